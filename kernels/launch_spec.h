@@ -1,0 +1,69 @@
+#ifndef QGEMM_KERNELS_LAUNCH_SPEC_H_
+#define QGEMM_KERNELS_LAUNCH_SPEC_H_
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kernels/kernel_config.h"
+#include "kernels/problem.h"
+
+namespace qgemm {
+
+// Version of the kernels' parameter list and of LaunchSpec's meaning; part of every kernel key.
+inline constexpr int kLaunchAbiVersion = 1;
+
+enum class PointerRole { kX, kWeights, kScales, kZeros, kBias, kY, kWorkspace };
+enum class Symbol { kM, kLdx, kLdy };
+
+struct PointerArgument {
+  PointerRole role;
+  bool read = false;
+  bool written = false;
+  int alignment = 16;  // bytes
+};
+// `bits` is 32 or 64.
+struct IntegerArgument {
+  int bits = 32;
+  std::variant<int64_t, Symbol> value;
+};
+struct KernelArgument {
+  std::string name;
+  std::variant<PointerArgument, IntegerArgument> kind;
+};
+
+struct Dim3 {
+  int64_t x = 1, y = 1, z = 1;
+};
+
+// How to launch a candidate for a problem and any M its bucket serves; proto/qgemm/v1/types.proto has the same
+// message for clients. Grid (ceil(M / tile_m), grid_n, split_k), block (block_threads, 1, 1).
+struct LaunchSpec {
+  int abi_version = kLaunchAbiVersion;
+  std::string layout_id;
+  std::string entry;
+  int tile_m = 8;
+  int tile_n = 16;
+  int grid_n = 1;
+  int split_k = 1;
+  int block_threads = 32;
+  int dynamic_smem_bytes = 0;
+  int64_t max_m = 0;  // 0: any
+  int64_t ticket_bytes_per_m_tile = 0;
+  int64_t partial_bytes_per_m_tile = 0;
+  std::vector<KernelArgument> arguments;
+
+  Dim3 Grid(int64_t m) const;
+  // Bytes of workspace that must be zero before the first launch: the tickets, rounded up to 256.
+  int64_t TicketBytes(int64_t m) const;
+  // All workspace bytes for a launch with m rows; 0 when none is needed.
+  int64_t WorkspaceBytes(int64_t m) const;
+};
+
+// The spec of a legal candidate (IsLegal). `m_bucket` sizes shared memory: the spec serves every M its bucket does.
+LaunchSpec MakeLaunchSpec(const Candidate& candidate, const Problem& problem, int m_bucket);
+
+}  // namespace qgemm
+
+#endif  // QGEMM_KERNELS_LAUNCH_SPEC_H_

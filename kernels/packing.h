@@ -1,0 +1,53 @@
+#ifndef QGEMM_KERNELS_PACKING_H_
+#define QGEMM_KERNELS_PACKING_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/problem.h"
+
+namespace qgemm {
+
+// Names the layout written down in kernels/LAYOUT.md; a runtime refuses another one.
+inline constexpr absl::string_view kLayoutId = "qgemm-frag16x64-v1";
+
+// Weights as importers produce them: the form the reference reads.
+struct CanonicalWeights {
+  int64_t n = 0;
+  int64_t k = 0;
+  WeightFormat format;
+  std::vector<uint8_t> codes;     // [n][k], one code per byte, below 2^bits
+  std::vector<uint16_t> scales;   // [n][k / group], bits of bf16 or fp16
+  std::vector<uint8_t> zeros;     // [n][k / group], codes; empty without zero points
+};
+
+// Byte sizes of the packed planes of a problem; N and K are padded to multiples of 64.
+struct PackedSizes {
+  int64_t padded_n = 0;
+  int64_t padded_k = 0;
+  int64_t groups = 0;        // per row, of the padded K
+  int64_t weight_bytes = 0;
+  int64_t scale_bytes = 0;
+  int64_t zero_bytes = 0;    // 0 without zero points
+};
+PackedSizes PackedSizesFor(int64_t n, int64_t k, const WeightFormat& format);
+
+struct PackedWeights {
+  PackedSizes sizes;
+  std::vector<uint8_t> weights;
+  std::vector<uint8_t> scales;
+  std::vector<uint8_t> zeros;
+};
+
+// Packs to kLayoutId; padding has code = zero point and scale 0. InvalidArgument names the plane whose size or
+// value does not fit.
+[[nodiscard]] absl::StatusOr<PackedWeights> Pack(const CanonicalWeights& weights);
+// The inverse, for tests.
+[[nodiscard]] absl::StatusOr<CanonicalWeights> Unpack(const PackedWeights& packed, int64_t n, int64_t k,
+                                                      const WeightFormat& format);
+
+}  // namespace qgemm
+
+#endif  // QGEMM_KERNELS_PACKING_H_
