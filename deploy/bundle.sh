@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Makes build/bundle/: qgemm's programs, GPU tests and benches with the shared libraries they need, for machines
+# that have CUDA but none of the Debian packages. Relocatable: copy the folder anywhere, run bin/qgemmd.
+# Needs on the target: glibc 2.36 and libstdc++ of GCC 12 or newer, libnvrtc.so.13, and for timing the driver.
+set -euo pipefail
+source "$(dirname "$0")/lib.sh"
+
+size_limit_mib=50
+programs=(qgemmd qgemm-compile qgemm-time qgemmctl)
+
+# Of the target's own system, never bundled: the C and C++ run-time (a newer one runs our build, an older libc cannot
+# be replaced) and everything of CUDA (all opened with dlopen).
+stays_out='^(ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libgcc_s|libstdc\+\+|libcuda|libnvrtc.*|libnvidia.*)\.so'
+
+install_packages build bundle
+find_cuda
+
+step "build release"
+configure release
+build release
+
+step "collect build/bundle"
+bundle=build/bundle
+rm -rf "$bundle"
+mkdir -p "$bundle/bin" "$bundle/lib"
+for program in "${programs[@]}"; do cp "build/release/bin/$program" "$bundle/bin/"; done
+# GPU tests and benches are whatever the build made from these two folders.
+for folder in tests/gpu tests/bench; do
+  [ -d "build/release/$folder" ] || continue
+  while IFS= read -r name; do
+    if [ -x "build/release/bin/$name" ]; then cp "build/release/bin/$name" "$bundle/bin/"; fi
+  done < <(ninja -C build/release -t query "$folder/all" | sed -n 's/^ *bin\///p')
+  if [ -d "$folder" ]; then
+    while IFS= read -r script; do install -D -m 755 "$script" "$bundle/$script"; done < <(git ls-files "$folder/*.py")
+  fi
+done
+install -D -m 644 -t "$bundle/models" deploy/models/*.json
+mkdir -p "$bundle/proto" && (cd proto && find qgemm/v1 -name '*.proto' -exec cp --parents {} "$root/$bundle/proto/" \;)
+
+for file in "$bundle"/bin/*; do strip "$file"; done
+# ldd lists the libraries of the libraries too.
+ldd "$bundle"/bin/* | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u | while IFS= read -r library; do
+  if ! basename "$library" | grep -Eq "$stays_out"; then cp -L "$library" "$bundle/lib/"; fi
+done
+if ldd "$bundle"/bin/* | grep 'not found'; then die "a shared library is missing on this machine"; fi
+# RPATH rather than RUNPATH: it also holds for libraries of libraries and wins over the target's LD_LIBRARY_PATH.
+for file in "$bundle"/bin/*; do patchelf --force-rpath --set-rpath '$ORIGIN/../lib' "$file"; done
+for file in "$bundle"/lib/*; do patchelf --force-rpath --set-rpath '$ORIGIN' "$file"; done
+
+cat >"$bundle/README.md" <<TEXT
+# qgemm $(git describe --always --dirty), built on Debian 12
+
+Runs in any folder on x86-64 Linux with glibc 2.36 or newer and CUDA 13: \`libnvrtc.so.13\` in \$CUDA_HOME, in
+/usr/local/cuda, on the loader's path, or named by QGEMM_NVRTC_PATH; timing needs the driver. Nothing else is needed.
+
+    bin/qgemmd --listen unix:/tmp/qgemm.sock --data-dir /tmp/qgemm-data &
+    export QGEMM_SERVER=unix:/tmp/qgemm.sock
+    bin/qgemmctl device
+    bin/qgemmctl tune --model models/gemma-3-27b-text-config.json --m 1,16,64
+
+| folder | holds |
+|---|---|
+| bin/ | qgemmd and its two helpers, qgemmctl, the GPU tests and benches |
+| lib/ | their shared libraries, except the C and C++ run-time and CUDA |
+| models/ | configurations for \`qgemmctl tune --model\` |
+| proto/ | the API, for clients of other languages |
+| tests/ | test and bench scripts in Python |
+TEXT
+
+size_mib=$(du -sm "$bundle" | cut -f 1)
+step "build/bundle: $size_mib MiB, $(ls "$bundle/bin" | wc -l) programs, $(ls "$bundle/lib" | wc -l) libraries"
+[ "$size_mib" -le $size_limit_mib ] || die "the bundle is $size_mib MiB; at most $size_limit_mib are allowed"

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds and runs all tests. No arguments, no questions; exit status 0: all passed.
+#
+#   1. base, kernels and cache under AddressSanitizer and UndefinedBehaviorSanitizer
+#   2. clang-tidy on the sources that changed, warnings are errors
+#   3. everything in release; ctest's summary is the last thing printed
+#
+# Tests that need a GPU skip themselves, with the reason, where there is none.
+set -euo pipefail
+source "$(dirname "$0")/lib.sh"
+
+sanitized_areas=(base kernels cache)
+tidy_file_limit=16
+
+run_ctest() {
+  ctest --test-dir "$1" -j "$(build_jobs)" --output-on-failure --timeout 300 --no-tests=error </dev/null
+}
+
+# Sources changed since the branch left origin/main; on origin/main itself, in its last commit.
+changed_sources() {
+  local base
+  base=$(git merge-base HEAD origin/main 2>/dev/null) || base=
+  if [ -z "$base" ] || [ "$base" = "$(git rev-parse HEAD)" ]; then base=$(git rev-parse -q --verify HEAD~1) || return 0; fi
+  git diff --name-only --diff-filter=d "$base" -- '*.cc'
+}
+
+install_packages build lint
+find_cuda
+step "CUDA: $CUDA_HOME"
+mkdir -p build
+
+step "asan: build the tests of ${sanitized_areas[*]}"
+configure asan
+build asan "${sanitized_areas[@]/#/tests/unit/}"
+for area in "${sanitized_areas[@]}"; do
+  step "asan: test $area"
+  run_ctest "build/asan/tests/unit/$area"
+done
+
+step "release: build everything"
+configure release
+build release
+
+mapfile -t sources < <(changed_sources)
+step "clang-tidy: ${#sources[@]} changed sources"
+if [ ${#sources[@]} -gt $tidy_file_limit ]; then
+  say "more than $tidy_file_limit: only the first $tidy_file_limit of them are checked here"
+  sources=("${sources[@]:0:tidy_file_limit}")
+fi
+if [ ${#sources[@]} -gt 0 ]; then
+  printf '%s\0' "${sources[@]}" |
+    xargs -0 -n 1 -P "$(build_jobs)" clang-tidy-14 -p build/release --quiet --warnings-as-errors='*'
+fi
+
+step "release: run all tests"
+run_ctest build/release
