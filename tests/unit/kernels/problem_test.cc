@@ -1,0 +1,119 @@
+#include "kernels/problem.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <set>
+#include <vector>
+
+namespace qgemm {
+namespace {
+
+Problem ValidProblem() {
+  Problem problem;
+  problem.n = 5376;
+  problem.k = 4096;
+  return problem;
+}
+
+std::string Refusal(const Problem& problem) {
+  const absl::Status status = ValidateProblem(problem);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  return std::string(status.message());
+}
+
+TEST(Problem, AcceptsAnyPositiveNAndWholeGroups) {
+  Problem problem = ValidProblem();
+  EXPECT_TRUE(ValidateProblem(problem).ok());
+  problem.n = 1;
+  problem.k = 128;
+  EXPECT_TRUE(ValidateProblem(problem).ok());
+  problem.n = 2147483647;
+  problem.k = 2147483520;
+  EXPECT_TRUE(ValidateProblem(problem).ok());
+  problem.signature.format.group_size = 32;
+  problem.k = 96;
+  EXPECT_TRUE(ValidateProblem(problem).ok());
+}
+
+TEST(Problem, RefusesSizesOutOfRange) {
+  Problem problem = ValidProblem();
+  problem.n = 0;
+  EXPECT_EQ(Refusal(problem), "n 0 is out of range: 1 to 2147483647");
+  problem.n = -5;
+  EXPECT_EQ(Refusal(problem), "n -5 is out of range: 1 to 2147483647");
+  problem.n = 2147483648;
+  EXPECT_EQ(Refusal(problem), "n 2147483648 is out of range: 1 to 2147483647");
+  problem = ValidProblem();
+  problem.k = 0;
+  EXPECT_EQ(Refusal(problem), "k 0 is out of range: 1 to 2147483647");
+  problem.k = std::numeric_limits<int64_t>::min();
+  EXPECT_EQ(Refusal(problem), "k -9223372036854775808 is out of range: 1 to 2147483647");
+}
+
+TEST(Problem, RefusesAPartialGroup) {
+  Problem problem = ValidProblem();
+  problem.signature.format.group_size = 32;
+  problem.k = 100;
+  EXPECT_EQ(Refusal(problem), "k 100 is not a multiple of group_size 32");
+}
+
+TEST(Problem, RefusesTypesThatDiffer) {
+  Problem problem = ValidProblem();
+  problem.signature.out = ScalarType::kFp16;
+  EXPECT_EQ(Refusal(problem), "out fp16 is not allowed: use the activation type, bf16");
+  problem = ValidProblem();
+  problem.signature.format.scale_type = ScalarType::kFp16;
+  EXPECT_EQ(Refusal(problem), "scale_type fp16 is not allowed: use the activation type, bf16");
+  problem = ValidProblem();
+  problem.signature.act = static_cast<ScalarType>(5);
+  EXPECT_EQ(Refusal(problem), "act 5 is not allowed: use bf16 or fp16");
+}
+
+TEST(Problem, RefusesABadFormatFirst) {
+  Problem problem = ValidProblem();
+  problem.signature.format.group_size = 0;
+  EXPECT_EQ(Refusal(problem), "group_size 0 is not allowed: use 32, 64 or 128");
+}
+
+TEST(Problem, RowsAreOneToTheLargestInt32) {
+  EXPECT_TRUE(ValidateRows(1).ok());
+  EXPECT_TRUE(ValidateRows(2147483647).ok());
+  EXPECT_EQ(ValidateRows(0).message(), "m 0 is out of range: 1 to 2147483647");
+  EXPECT_EQ(ValidateRows(-1).message(), "m -1 is out of range: 1 to 2147483647");
+  EXPECT_FALSE(ValidateRows(2147483648).ok());
+}
+
+TEST(Problem, NamesSayEveryField) {
+  Problem problem = ValidProblem();
+  EXPECT_EQ(SignatureName(problem.signature), "int4-g128-bf16 act bf16 out bf16");
+  EXPECT_EQ(ProblemName(problem), "5376x4096 int4-g128-bf16 act bf16 out bf16");
+  problem.signature.epilogue.bias = true;
+  EXPECT_EQ(SignatureName(problem.signature), "int4-g128-bf16 act bf16 out bf16 bias");
+}
+
+TEST(Problem, NameDiffersWhenAnyFieldDiffers) {
+  const std::vector<std::function<void(Problem&)>> changes = {
+      [](Problem&) {},
+      [](Problem& p) { p.n += 1; },
+      [](Problem& p) { p.k += 128; },
+      [](Problem& p) { p.signature.format.bits = 8; },
+      [](Problem& p) { p.signature.format.group_size = 64; },
+      [](Problem& p) { p.signature.format.scale_type = ScalarType::kFp16; },
+      [](Problem& p) { p.signature.format.zero_point = ZeroPoint::kInteger; },
+      [](Problem& p) { p.signature.act = ScalarType::kFp16; },
+      [](Problem& p) { p.signature.out = ScalarType::kFp16; },
+      [](Problem& p) { p.signature.epilogue.bias = true; },
+  };
+  std::set<std::string> names;
+  for (const auto& change : changes) {
+    Problem problem = ValidProblem();
+    change(problem);
+    names.insert(ProblemName(problem));
+  }
+  EXPECT_EQ(names.size(), changes.size());
+}
+
+}  // namespace
+}  // namespace qgemm
