@@ -1,0 +1,125 @@
+#include "server/proto_convert.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace qgemm {
+namespace {
+
+absl::StatusOr<ScalarType> ScalarTypeFromProto(absl::string_view field, v1::ScalarType type) {
+  switch (type) {
+    case v1::SCALAR_TYPE_BF16:
+      return ScalarType::kBf16;
+    case v1::SCALAR_TYPE_FP16:
+      return ScalarType::kFp16;
+    case v1::SCALAR_TYPE_UNSPECIFIED:
+      return absl::InvalidArgumentError(absl::StrCat(field, " is not set; allowed: BF16, FP16"));
+    default:
+      return absl::InvalidArgumentError(absl::StrCat(field, " is the unknown scalar type ",
+                                                     static_cast<int>(type), "; allowed: BF16, FP16"));
+  }
+}
+
+v1::ScalarType ScalarTypeToProto(ScalarType type) {
+  return type == ScalarType::kBf16 ? v1::SCALAR_TYPE_BF16 : v1::SCALAR_TYPE_FP16;
+}
+
+absl::StatusOr<ZeroPoint> ZeroPointFromProto(v1::ZeroPoint zero) {
+  switch (zero) {
+    case v1::ZERO_POINT_UNSPECIFIED:
+    case v1::ZERO_POINT_NONE:
+      return ZeroPoint::kNone;
+    case v1::ZERO_POINT_INTEGER:
+      return ZeroPoint::kInteger;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("format.zero_point is the unknown kind ",
+                                                     static_cast<int>(zero), "; allowed: NONE, INTEGER"));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Problem> ProblemFromProto(const v1::Problem& proto) {
+  Problem problem;
+  problem.n = proto.n();
+  problem.k = proto.k();
+  KernelSignature& signature = problem.signature;
+  QGEMM_ASSIGN_OR_RETURN(signature.act, ScalarTypeFromProto("act", proto.act()));
+  signature.out = signature.act;
+  if (proto.out() != v1::SCALAR_TYPE_UNSPECIFIED) {
+    QGEMM_ASSIGN_OR_RETURN(signature.out, ScalarTypeFromProto("out", proto.out()));
+  }
+  signature.format.bits = proto.format().bits();
+  signature.format.group_size = proto.format().group_size();
+  signature.format.scale_type = signature.act;
+  if (proto.format().scale_type() != v1::SCALAR_TYPE_UNSPECIFIED) {
+    QGEMM_ASSIGN_OR_RETURN(signature.format.scale_type,
+                           ScalarTypeFromProto("format.scale_type", proto.format().scale_type()));
+  }
+  QGEMM_ASSIGN_OR_RETURN(signature.format.zero_point, ZeroPointFromProto(proto.format().zero_point()));
+  signature.epilogue.bias = proto.epilogue().bias();
+  QGEMM_RETURN_IF_ERROR(ValidateProblem(problem));
+  return problem;
+}
+
+v1::Problem ProblemToProto(const Problem& problem) {
+  const KernelSignature& signature = problem.signature;
+  v1::Problem proto;
+  proto.set_n(problem.n);
+  proto.set_k(problem.k);
+  proto.mutable_format()->set_bits(signature.format.bits);
+  proto.mutable_format()->set_group_size(signature.format.group_size);
+  proto.mutable_format()->set_scale_type(ScalarTypeToProto(signature.format.scale_type));
+  proto.mutable_format()->set_zero_point(
+      signature.format.zero_point == ZeroPoint::kNone ? v1::ZERO_POINT_NONE : v1::ZERO_POINT_INTEGER);
+  proto.set_act(ScalarTypeToProto(signature.act));
+  proto.set_out(ScalarTypeToProto(signature.out));
+  proto.mutable_epilogue()->set_bias(signature.epilogue.bias);
+  return proto;
+}
+
+v1::Reduction ReductionToProto(Reduction reduction) {
+  return reduction == Reduction::kNone ? v1::REDUCTION_NONE : v1::REDUCTION_WORKSPACE;
+}
+
+absl::StatusOr<v1::Effort> CanonicalEffort(v1::Effort effort) {
+  switch (effort) {
+    case v1::EFFORT_UNSPECIFIED:
+      return v1::EFFORT_BALANCED;
+    case v1::EFFORT_MODEL_ONLY:
+    case v1::EFFORT_BALANCED:
+    case v1::EFFORT_EXHAUSTIVE:
+      return effort;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("effort is the unknown value ", static_cast<int>(effort),
+                                                     "; allowed: MODEL_ONLY, BALANCED, EXHAUSTIVE"));
+  }
+}
+
+absl::string_view FailureText(internal::CandidateFailure failure) {
+  switch (failure) {
+    case internal::CANDIDATE_FAILURE_NONE:
+      return "";
+    case internal::CANDIDATE_FAILURE_LOAD:
+      return "refused by the driver";
+    case internal::CANDIDATE_FAILURE_LAUNCH:
+      return "launch failed";
+    case internal::CANDIDATE_FAILURE_WRONG:
+      return "wrong result";
+    case internal::CANDIDATE_FAILURE_NOT_REPEATABLE:
+      return "not repeatable";
+    case internal::CANDIDATE_FAILURE_OUT_OF_BOUNDS:
+      return "wrote out of bounds";
+    case internal::CANDIDATE_FAILURE_HANG:
+      return "did not end in time";
+    case internal::CANDIDATE_FAILURE_COMPILE:
+      return "does not compile";
+    case internal::CANDIDATE_FAILURE_SPILLS:
+      return "spills registers";
+    default:
+      return "failed for an unknown reason";
+  }
+}
+
+}  // namespace qgemm

@@ -1,0 +1,98 @@
+#include "server/proto_convert.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace qgemm {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::Problem MinimalProblem() {
+  v1::Problem proto;
+  proto.set_n(5376);
+  proto.set_k(4096);
+  proto.mutable_format()->set_bits(4);
+  proto.mutable_format()->set_group_size(128);
+  proto.set_act(v1::SCALAR_TYPE_BF16);
+  return proto;
+}
+
+std::string ErrorOf(const v1::Problem& proto) {
+  const auto problem = ProblemFromProto(proto);
+  EXPECT_EQ(problem.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(problem.status().message());
+}
+
+TEST(ProtoConvert, FillsDefaultsFromTheActivationType) {
+  v1::Problem proto = MinimalProblem();
+  proto.set_act(v1::SCALAR_TYPE_FP16);
+  const auto problem = ProblemFromProto(proto);
+  ASSERT_TRUE(problem.ok()) << problem.status();
+  EXPECT_EQ(problem->signature.out, ScalarType::kFp16);
+  EXPECT_EQ(problem->signature.format.scale_type, ScalarType::kFp16);
+  EXPECT_EQ(problem->signature.format.zero_point, ZeroPoint::kNone);
+  EXPECT_FALSE(problem->signature.epilogue.bias);
+}
+
+TEST(ProtoConvert, CanonicalProblemSurvivesARoundTrip) {
+  v1::Problem proto = MinimalProblem();
+  proto.mutable_format()->set_zero_point(v1::ZERO_POINT_INTEGER);
+  proto.mutable_format()->set_group_size(32);
+  proto.mutable_epilogue()->set_bias(true);
+  const auto problem = ProblemFromProto(proto);
+  ASSERT_TRUE(problem.ok()) << problem.status();
+  const auto again = ProblemFromProto(ProblemToProto(*problem));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(*again, *problem);
+}
+
+TEST(ProtoConvert, UnspecifiedAndExplicitDefaultsAreTheSameProblem) {
+  v1::Problem full = MinimalProblem();
+  full.set_out(v1::SCALAR_TYPE_BF16);
+  full.mutable_format()->set_scale_type(v1::SCALAR_TYPE_BF16);
+  full.mutable_format()->set_zero_point(v1::ZERO_POINT_NONE);
+  EXPECT_EQ(*ProblemFromProto(full), *ProblemFromProto(MinimalProblem()));
+}
+
+TEST(ProtoConvert, NamesTheActivationTypeWhenItIsNotSet) {
+  v1::Problem proto = MinimalProblem();
+  proto.clear_act();
+  EXPECT_THAT(ErrorOf(proto), HasSubstr("act"));
+}
+
+TEST(ProtoConvert, RefusesUnknownEnumerators) {
+  v1::Problem proto = MinimalProblem();
+  proto.set_act(static_cast<v1::ScalarType>(77));
+  EXPECT_THAT(ErrorOf(proto), HasSubstr("77"));
+  proto = MinimalProblem();
+  proto.mutable_format()->set_zero_point(static_cast<v1::ZeroPoint>(78));
+  EXPECT_THAT(ErrorOf(proto), HasSubstr("78"));
+  EXPECT_FALSE(CanonicalEffort(static_cast<v1::Effort>(79)).ok());
+}
+
+TEST(ProtoConvert, RefusesShapesOutOfRange) {
+  for (const int64_t bad : {int64_t{0}, int64_t{-1}, int64_t{1} << 31}) {
+    v1::Problem proto = MinimalProblem();
+    proto.set_n(bad);
+    EXPECT_THAT(ErrorOf(proto), HasSubstr(std::to_string(bad)));
+    proto = MinimalProblem();
+    proto.set_k(bad);
+    EXPECT_THAT(ErrorOf(proto), HasSubstr(std::to_string(bad)));
+  }
+}
+
+TEST(ProtoConvert, RefusesAnOutputTypeOtherThanTheActivations) {
+  v1::Problem proto = MinimalProblem();
+  proto.set_out(v1::SCALAR_TYPE_FP16);
+  EXPECT_THAT(ErrorOf(proto), HasSubstr("out"));
+}
+
+TEST(ProtoConvert, UnspecifiedEffortIsBalanced) {
+  EXPECT_EQ(*CanonicalEffort(v1::EFFORT_UNSPECIFIED), v1::EFFORT_BALANCED);
+}
+
+}  // namespace
+}  // namespace qgemm
