@@ -1,0 +1,126 @@
+#include "kernels/cuda/launch.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+
+namespace qgemm {
+namespace {
+
+uint64_t AddressOf(PointerRole role, const LaunchOperands& operands) {
+  switch (role) {
+    case PointerRole::kX:
+      return operands.x;
+    case PointerRole::kWeights:
+      return operands.weights;
+    case PointerRole::kScales:
+      return operands.scales;
+    case PointerRole::kZeros:
+      return operands.zeros;
+    case PointerRole::kBias:
+      return operands.bias;
+    case PointerRole::kY:
+      return operands.y;
+    case PointerRole::kWorkspace:
+      return operands.workspace;
+  }
+  return 0;
+}
+
+// Whether a launch without this operand can be right; the spec alone does not tell which format it is for.
+bool MayBeNull(PointerRole role, bool needs_workspace) {
+  switch (role) {
+    case PointerRole::kZeros:
+    case PointerRole::kBias:
+      return true;
+    case PointerRole::kWorkspace:
+      return !needs_workspace;
+    default:
+      return false;
+  }
+}
+
+int64_t ValueOf(const IntegerArgument& argument, const LaunchOperands& operands) {
+  if (const auto* constant = std::get_if<int64_t>(&argument.value)) return *constant;
+  switch (std::get<Symbol>(argument.value)) {
+    case Symbol::kM:
+      return operands.m;
+    case Symbol::kLdx:
+      return operands.ldx;
+    case Symbol::kLdy:
+      return operands.ldy;
+  }
+  return 0;
+}
+
+void Append(const void* value, size_t size, ArgumentBlock* block) {
+  const size_t offset = (block->bytes.size() + size - 1) / size * size;
+  block->bytes.resize(offset + size);
+  std::memcpy(block->bytes.data() + offset, value, size);
+  block->offsets.push_back(offset);
+}
+
+}  // namespace
+
+std::vector<void*> ArgumentBlock::Params() {
+  std::vector<void*> params;
+  params.reserve(offsets.size());
+  for (size_t offset : offsets) params.push_back(bytes.data() + offset);
+  return params;
+}
+
+absl::StatusOr<ArgumentBlock> MarshalArguments(const LaunchSpec& spec, const LaunchOperands& operands) {
+  if (operands.m < 0 || operands.m > INT32_MAX || (spec.max_m != 0 && operands.m > spec.max_m)) {
+    return absl::InvalidArgumentError(absl::StrCat("M = ", operands.m,
+                                                   " is outside what this launch spec serves: 0 .. ",
+                                                   spec.max_m != 0 ? spec.max_m : int64_t{INT32_MAX}));
+  }
+  const bool needs_workspace = spec.WorkspaceBytes(operands.m) > 0;
+  ArgumentBlock block;
+  for (const KernelArgument& argument : spec.arguments) {
+    if (const auto* pointer = std::get_if<PointerArgument>(&argument.kind)) {
+      const uint64_t address = AddressOf(pointer->role, operands);
+      if (address == 0 && !MayBeNull(pointer->role, needs_workspace)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("argument '", argument.name, "' is null; the launch needs it"));
+      }
+      if (pointer->alignment > 0 && address % pointer->alignment != 0) {
+        return absl::InvalidArgumentError(absl::StrFormat("argument '%s' at 0x%x is not aligned to %d bytes",
+                                                          argument.name, address, pointer->alignment));
+      }
+      Append(&address, sizeof(address), &block);
+      continue;
+    }
+    const auto& integer = std::get<IntegerArgument>(argument.kind);
+    const int64_t value = ValueOf(integer, operands);
+    if (integer.bits == 64) {
+      Append(&value, sizeof(value), &block);
+      continue;
+    }
+    if (value < INT32_MIN || value > INT32_MAX) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("argument '", argument.name, "' = ", value, " does not fit 32 bits"));
+    }
+    const auto narrow = static_cast<int32_t>(value);
+    Append(&narrow, sizeof(narrow), &block);
+  }
+  return block;
+}
+
+absl::StatusOr<KernelLauncher> KernelLauncher::Create(const Module& module, LaunchSpec spec) {
+  QGEMM_ASSIGN_OR_RETURN(const Kernel kernel, module.Find(spec.entry));
+  QGEMM_RETURN_IF_ERROR(kernel.AllowDynamicSmem(spec.dynamic_smem_bytes));
+  return KernelLauncher(kernel, std::move(spec));
+}
+
+absl::Status KernelLauncher::Launch(const Stream& stream, const LaunchOperands& operands) const {
+  if (operands.m == 0) return absl::OkStatus();
+  QGEMM_ASSIGN_OR_RETURN(ArgumentBlock block, MarshalArguments(spec_, operands));
+  return stream.Launch(kernel_, spec_.Grid(operands.m), spec_.block_threads, spec_.dynamic_smem_bytes,
+                       block.Params());
+}
+
+}  // namespace qgemm

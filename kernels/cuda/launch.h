@@ -1,0 +1,62 @@
+#ifndef QGEMM_KERNELS_CUDA_LAUNCH_H_
+#define QGEMM_KERNELS_CUDA_LAUNCH_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/cuda/driver.h"
+#include "kernels/launch_spec.h"
+
+namespace qgemm {
+
+// The data of one launch. Pointers are device addresses; 0 = null.
+struct LaunchOperands {
+  int64_t m = 0;
+  int64_t ldx = 0;  // elements between rows of X
+  int64_t ldy = 0;  // elements between rows of Y
+  uint64_t x = 0;
+  uint64_t weights = 0;
+  uint64_t scales = 0;
+  uint64_t zeros = 0;  // null where the format has no zero points
+  uint64_t bias = 0;   // null where the epilogue has no bias
+  uint64_t y = 0;
+  uint64_t workspace = 0;  // null where the launch needs none
+};
+
+// The values of a kernel's parameters in order, each at its natural size and alignment: the bytes a kernel
+// finds in its parameter space.
+struct ArgumentBlock {
+  std::vector<std::byte> bytes;
+  std::vector<size_t> offsets;
+
+  // One pointer per parameter, into `bytes`: what cuLaunchKernel takes. Valid while the block is not changed.
+  std::vector<void*> Params();
+};
+
+// A pure function. InvalidArgument: M outside the spec's range, a missing operand, or a pointer that is not
+// aligned as the spec asks; the message names the argument.
+[[nodiscard]] absl::StatusOr<ArgumentBlock> MarshalArguments(const LaunchSpec& spec,
+                                                             const LaunchOperands& operands);
+
+// A kernel of a loaded module, ready to be launched by its spec. Valid while the module is.
+class KernelLauncher {
+ public:
+  // NotFound: the module has no such entry. FailedPrecondition: the device has not enough shared memory.
+  [[nodiscard]] static absl::StatusOr<KernelLauncher> Create(const Module& module, LaunchSpec spec);
+
+  // Puts one launch on the stream; M = 0 is a no-op. Errors as MarshalArguments and Stream::Launch.
+  [[nodiscard]] absl::Status Launch(const Stream& stream, const LaunchOperands& operands) const;
+  const LaunchSpec& spec() const { return spec_; }
+
+ private:
+  KernelLauncher(Kernel kernel, LaunchSpec spec) : kernel_(kernel), spec_(std::move(spec)) {}
+  Kernel kernel_;
+  LaunchSpec spec_;
+};
+
+}  // namespace qgemm
+
+#endif  // QGEMM_KERNELS_CUDA_LAUNCH_H_

@@ -1,0 +1,205 @@
+#include "kernels/cuda/nvrtc.h"
+
+#include <nvrtc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "kernels/cuda/dynamic_library.h"
+
+namespace qgemm {
+
+struct Nvrtc::Api {
+  decltype(::nvrtcVersion)* Version;
+  decltype(::nvrtcGetErrorString)* GetErrorString;
+  decltype(::nvrtcGetNumSupportedArchs)* GetNumSupportedArchs;
+  decltype(::nvrtcGetSupportedArchs)* GetSupportedArchs;
+  decltype(::nvrtcCreateProgram)* CreateProgram;
+  decltype(::nvrtcDestroyProgram)* DestroyProgram;
+  decltype(::nvrtcCompileProgram)* CompileProgram;
+  decltype(::nvrtcGetProgramLogSize)* GetProgramLogSize;
+  decltype(::nvrtcGetProgramLog)* GetProgramLog;
+  decltype(::nvrtcGetCUBINSize)* GetCUBINSize;
+  decltype(::nvrtcGetCUBIN)* GetCUBIN;
+  decltype(::nvrtcGetPTXSize)* GetPTXSize;
+  decltype(::nvrtcGetPTX)* GetPTX;
+};
+
+namespace {
+
+std::vector<std::string> LibraryCandidates() {
+  if (const char* file = std::getenv("QGEMM_NVRTC_LIBRARY"); file != nullptr && *file != '\0') return {file};
+  std::vector<std::string> folders = {""};
+  if (const char* home = std::getenv("CUDA_HOME"); home != nullptr && *home != '\0') {
+    folders.push_back(absl::StrCat(home, "/lib64/"));
+  }
+  char program[4096];
+  const ssize_t length = readlink("/proc/self/exe", program, sizeof(program));
+  if (length > 0 && length < static_cast<ssize_t>(sizeof(program))) {
+    std::string folder(program, length);
+    folder.erase(folder.rfind('/'));
+    folders.push_back(absl::StrCat(folder, "/../lib/"));
+  }
+  folders.push_back("/usr/local/cuda/lib64/");
+  std::vector<std::string> candidates;
+  for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12"}) {
+    for (const std::string& folder : folders) candidates.push_back(folder + name);
+  }
+  return candidates;
+}
+
+// The first integer in `line` that follows `before` or, with an empty `before`, precedes `after`.
+bool NumberBefore(absl::string_view line, absl::string_view after, int* value) {
+  const size_t end = line.find(after);
+  if (end == absl::string_view::npos) return false;
+  size_t begin = end;
+  while (begin > 0 && line[begin - 1] >= '0' && line[begin - 1] <= '9') --begin;
+  return absl::SimpleAtoi(line.substr(begin, end - begin), value);
+}
+
+std::string FirstErrorLine(absl::string_view log) {
+  for (absl::string_view line : absl::StrSplit(log, '\n')) {
+    if (absl::StrContains(line, "error")) return std::string(line);
+  }
+  for (absl::string_view line : absl::StrSplit(log, '\n')) {
+    if (!line.empty()) return std::string(line);
+  }
+  return "the compiler gave no message";
+}
+
+}  // namespace
+
+absl::StatusOr<KernelResources> ParseResources(absl::string_view log, absl::string_view entry) {
+  const std::string compiling = absl::StrCat("Compiling entry function '", entry, "'");
+  bool inside = false;
+  bool found = false;
+  KernelResources resources;
+  for (absl::string_view line : absl::StrSplit(log, '\n')) {
+    if (absl::StrContains(line, "Compiling entry function")) {
+      inside = absl::StrContains(line, compiling);
+      continue;
+    }
+    if (!inside) continue;
+    NumberBefore(line, " bytes stack frame", &resources.stack_bytes);
+    NumberBefore(line, " bytes spill stores", &resources.spill_store_bytes);
+    NumberBefore(line, " bytes spill loads", &resources.spill_load_bytes);
+    NumberBefore(line, " bytes smem", &resources.static_smem_bytes);
+    if (NumberBefore(line, " registers", &resources.registers)) found = true;
+  }
+  if (!found) {
+    return absl::NotFoundError(absl::StrCat("the compiler's log has no resource report for '", entry, "'"));
+  }
+  return resources;
+}
+
+absl::StatusOr<const Nvrtc*> Nvrtc::Load() {
+  static const auto* const loaded = new absl::StatusOr<const Nvrtc*>(LoadOnce());
+  return *loaded;
+}
+
+absl::StatusOr<const Nvrtc*> Nvrtc::LoadOnce() {
+  QGEMM_ASSIGN_OR_RETURN(const DynamicLibrary library, DynamicLibrary::Open("NVRTC", LibraryCandidates()));
+  auto* const api = new Api;
+  QGEMM_RETURN_IF_ERROR(library.Resolve("nvrtcVersion", &api->Version));
+  QGEMM_RETURN_IF_ERROR(library.Resolve("nvrtcGetErrorString", &api->GetErrorString));
+  QGEMM_RETURN_IF_ERROR(library.Resolve("nvrtcGetNumSupportedArchs", &api->GetNumSupportedArchs));
+  QGEMM_RETURN_IF_ERROR(library.Resolve("nvrtcGetSupportedArchs", &api->GetSupportedArchs));
+  QGEMM_RETURN_IF_ERROR(library.Resolve("nvrtcCreateProgram", &api->CreateProgram));
+  QGEMM_RETURN_IF_ERROR(library.Resolve("nvrtcDestroyProgram", &api->DestroyProgram));
+  QGEMM_RETURN_IF_ERROR(library.Resolve("nvrtcCompileProgram", &api->CompileProgram));
+  QGEMM_RETURN_IF_ERROR(library.Resolve("nvrtcGetProgramLogSize", &api->GetProgramLogSize));
+  QGEMM_RETURN_IF_ERROR(library.Resolve("nvrtcGetProgramLog", &api->GetProgramLog));
+  QGEMM_RETURN_IF_ERROR(library.Resolve("nvrtcGetCUBINSize", &api->GetCUBINSize));
+  QGEMM_RETURN_IF_ERROR(library.Resolve("nvrtcGetCUBIN", &api->GetCUBIN));
+  QGEMM_RETURN_IF_ERROR(library.Resolve("nvrtcGetPTXSize", &api->GetPTXSize));
+  QGEMM_RETURN_IF_ERROR(library.Resolve("nvrtcGetPTX", &api->GetPTX));
+
+  auto* const nvrtc = new Nvrtc(api);
+  int major = 0, minor = 0, count = 0;
+  if (api->Version(&major, &minor) != NVRTC_SUCCESS || api->GetNumSupportedArchs(&count) != NVRTC_SUCCESS) {
+    return absl::InternalError("NVRTC does not tell its version");
+  }
+  nvrtc->toolchain_ = absl::StrCat("nvrtc ", major, ".", minor);
+  std::vector<int> numbers(count);
+  if (api->GetSupportedArchs(numbers.data()) != NVRTC_SUCCESS) {
+    return absl::InternalError("NVRTC does not tell its architectures");
+  }
+  std::sort(numbers.begin(), numbers.end());
+  for (int number : numbers) {
+    nvrtc->archs_.push_back(absl::StrCat("sm_", number));
+    // The list has base architectures only; those from Hopper on have a variant with arch-specific
+    // instructions.
+    if (number >= 90) nvrtc->archs_.push_back(absl::StrCat("sm_", number, "a"));
+  }
+  return nvrtc;
+}
+
+absl::StatusOr<NvrtcOutput> Nvrtc::Compile(const KernelSource& source, absl::string_view arch, bool want_ptx,
+                                           std::string* log) const {
+  if (std::find(archs_.begin(), archs_.end(), arch) == archs_.end()) {
+    return absl::InvalidArgumentError(absl::StrCat("arch '", arch, "' is not known to ", toolchain_));
+  }
+  const auto internal_error = [&](const char* call, nvrtcResult result) {
+    return absl::InternalError(
+        absl::StrCat(call, " failed for ", source.name, ": ", api_->GetErrorString(result)));
+  };
+  nvrtcProgram program = nullptr;
+  nvrtcResult result = api_->CreateProgram(&program, source.text.c_str(), "kernel.cu", 0, nullptr, nullptr);
+  if (result != NVRTC_SUCCESS) return internal_error("nvrtcCreateProgram", result);
+  struct Guard {
+    const Api* api;
+    nvrtcProgram program;
+    ~Guard() { api->DestroyProgram(&program); }
+  } guard{api_, program};
+
+  std::vector<std::string> options = source.options;
+  options.push_back(absl::StrCat("--gpu-architecture=", arch));
+  options.push_back("--ptxas-options=-v");
+  std::vector<const char*> option_pointers;
+  for (const std::string& option : options) option_pointers.push_back(option.c_str());
+  result = api_->CompileProgram(program, static_cast<int>(option_pointers.size()), option_pointers.data());
+
+  NvrtcOutput output;
+  size_t size = 0;
+  if (api_->GetProgramLogSize(program, &size) == NVRTC_SUCCESS && size > 1) {
+    output.log.resize(size);
+    api_->GetProgramLog(program, output.log.data());
+    output.log.resize(size - 1);  // the terminating zero
+  }
+  if (log != nullptr) *log = output.log;
+  if (result == NVRTC_ERROR_COMPILATION || result == NVRTC_ERROR_INVALID_OPTION) {
+    return absl::InvalidArgumentError(output.log.empty() ? std::string(api_->GetErrorString(result))
+                                                         : FirstErrorLine(output.log));
+  }
+  if (result != NVRTC_SUCCESS) return internal_error("nvrtcCompileProgram", result);
+
+  if ((result = api_->GetCUBINSize(program, &size)) != NVRTC_SUCCESS)
+    return internal_error("nvrtcGetCUBINSize", result);
+  output.cubin.resize(size);
+  if ((result = api_->GetCUBIN(program, output.cubin.data())) != NVRTC_SUCCESS) {
+    return internal_error("nvrtcGetCUBIN", result);
+  }
+  if (want_ptx) {
+    if ((result = api_->GetPTXSize(program, &size)) != NVRTC_SUCCESS)
+      return internal_error("nvrtcGetPTXSize", result);
+    output.ptx.resize(size);
+    if ((result = api_->GetPTX(program, output.ptx.data())) != NVRTC_SUCCESS) {
+      return internal_error("nvrtcGetPTX", result);
+    }
+    if (!output.ptx.empty() && output.ptx.back() == '\0') output.ptx.pop_back();
+  }
+  // A source with several entries (the support kernels) has no single report.
+  if (!source.entry.empty()) {
+    QGEMM_ASSIGN_OR_RETURN(output.resources, ParseResources(output.log, source.entry));
+  }
+  return output;
+}
+
+}  // namespace qgemm
