@@ -1,0 +1,72 @@
+#include "kernels/search_space.h"
+
+#include <algorithm>
+
+#include "kernels/bucket.h"
+#include "kernels/family/mma.h"
+#include "kernels/launch_spec.h"
+#include "kernels/legality.h"
+
+namespace qgemm {
+namespace {
+
+constexpr int kSplits[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 13, 16, 20, 24, 26, 32};
+
+void SortUnique(std::vector<KernelConfig>& configs) {
+  std::sort(configs.begin(), configs.end());
+  configs.erase(std::unique(configs.begin(), configs.end()), configs.end());
+}
+
+// CTAs an SM holds, by threads and shared memory (registers are known only after compiling).
+int Occupancy(const LaunchSpec& spec, const DeviceProfile& device) {
+  const int by_threads = device.max_threads_per_sm / spec.block_threads;
+  const int by_smem = device.max_smem_per_sm / (spec.dynamic_smem_bytes + 1024);
+  return std::max(1, std::min(by_threads, by_smem));
+}
+
+}  // namespace
+
+std::vector<KernelConfig> ConfigSpace(const KernelSignature& signature, int m_bucket, const DeviceProfile& device) {
+  std::vector<KernelConfig> configs;
+  if (mma_family::SupportsDevice(device).ok()) configs = mma_family::Configs(signature, m_bucket);
+  SortUnique(configs);
+  return configs;
+}
+
+std::vector<KernelConfig> WholeConfigSpace(const KernelSignature& signature, const DeviceProfile& device) {
+  std::vector<KernelConfig> all;
+  for (const int bucket : BucketLadder()) {
+    const std::vector<KernelConfig> configs = ConfigSpace(signature, bucket, device);
+    all.insert(all.end(), configs.begin(), configs.end());
+  }
+  SortUnique(all);
+  return all;
+}
+
+std::vector<Candidate> LegalCandidates(const Problem& problem, int m_bucket, const DeviceProfile& device) {
+  std::vector<Candidate> candidates;
+  for (const KernelConfig& config : ConfigSpace(problem.signature, m_bucket, device)) {
+    std::vector<Candidate> legal;
+    for (const int split : kSplits) {
+      const Candidate candidate{config, split, split == 1 ? Reduction::kNone : Reduction::kWorkspace};
+      if (IsLegal(candidate, problem, m_bucket, device).ok()) legal.push_back(candidate);
+    }
+    // CTAs relative to what the GPU holds at once: below a third most of it idles, above three waves a smaller split
+    // does the same work with less reduction. The largest (smallest) legal split stays when all are below (above).
+    std::vector<Candidate> useful;
+    for (const Candidate& candidate : legal) {
+      const LaunchSpec spec = MakeLaunchSpec(candidate, problem, m_bucket);
+      const Dim3 grid = spec.Grid(m_bucket);
+      const double waves =
+          static_cast<double>(grid.x * grid.y * grid.z) / (int64_t{device.sm_count} * Occupancy(spec, device));
+      const double sms = static_cast<double>(grid.x * grid.y * grid.z) / device.sm_count;
+      if (sms >= 0.34 && (candidate.split_k == 1 || waves <= 3)) useful.push_back(candidate);
+    }
+    if (useful.empty() && !legal.empty()) useful.push_back(legal.back());
+    candidates.insert(candidates.end(), useful.begin(), useful.end());
+  }
+  std::sort(candidates.begin(), candidates.end());
+  return candidates;
+}
+
+}  // namespace qgemm
