@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <shared_mutex>
 
 // Clang's thread-safety annotations; no-ops for other compilers.
 #if defined(__clang__)
@@ -14,6 +15,9 @@
 #define QGEMM_CAPABILITY(x) QGEMM_THREAD_ANNOTATION_(capability(x))
 #define QGEMM_SCOPED_CAPABILITY QGEMM_THREAD_ANNOTATION_(scoped_lockable)
 #define QGEMM_GUARDED_BY(x) QGEMM_THREAD_ANNOTATION_(guarded_by(x))
+#define QGEMM_REQUIRES_SHARED(...) QGEMM_THREAD_ANNOTATION_(requires_shared_capability(__VA_ARGS__))
+#define QGEMM_ACQUIRE_SHARED(...) QGEMM_THREAD_ANNOTATION_(acquire_shared_capability(__VA_ARGS__))
+#define QGEMM_RELEASE_SHARED(...) QGEMM_THREAD_ANNOTATION_(release_shared_capability(__VA_ARGS__))
 #define QGEMM_REQUIRES(...) QGEMM_THREAD_ANNOTATION_(requires_capability(__VA_ARGS__))
 #define QGEMM_EXCLUDES(...) QGEMM_THREAD_ANNOTATION_(locks_excluded(__VA_ARGS__))
 #define QGEMM_ACQUIRE(...) QGEMM_THREAD_ANNOTATION_(acquire_capability(__VA_ARGS__))
@@ -66,6 +70,40 @@ class CondVar {
 
  private:
   std::condition_variable cv_;
+};
+
+// An annotated std::shared_mutex: many holders of ReaderLock or one of WriterLock.
+class QGEMM_CAPABILITY("mutex") SharedMutex {
+ public:
+  void Lock() QGEMM_ACQUIRE() { mu_.lock(); }
+  void Unlock() QGEMM_RELEASE() { mu_.unlock(); }
+  void LockShared() QGEMM_ACQUIRE_SHARED() { mu_.lock_shared(); }
+  void UnlockShared() QGEMM_RELEASE_SHARED() { mu_.unlock_shared(); }
+
+ private:
+  std::shared_mutex mu_;
+};
+
+class QGEMM_SCOPED_CAPABILITY WriterLock {
+ public:
+  explicit WriterLock(SharedMutex& mu) QGEMM_ACQUIRE(mu) : mu_(mu) { mu_.Lock(); }
+  ~WriterLock() QGEMM_RELEASE() { mu_.Unlock(); }
+  WriterLock(const WriterLock&) = delete;
+  WriterLock& operator=(const WriterLock&) = delete;
+
+ private:
+  SharedMutex& mu_;
+};
+
+class QGEMM_SCOPED_CAPABILITY ReaderLock {
+ public:
+  explicit ReaderLock(SharedMutex& mu) QGEMM_ACQUIRE_SHARED(mu) : mu_(mu) { mu_.LockShared(); }
+  ~ReaderLock() QGEMM_RELEASE() { mu_.UnlockShared(); }
+  ReaderLock(const ReaderLock&) = delete;
+  ReaderLock& operator=(const ReaderLock&) = delete;
+
+ private:
+  SharedMutex& mu_;
 };
 
 }  // namespace qgemm

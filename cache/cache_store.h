@@ -26,11 +26,11 @@ struct CacheStats {
   int64_t corrupt = 0;     // records whose checksum failed since the store was opened
 };
 
-// Typed, durable records. Keys are the 32 bytes that server/kernel_key.h composes; the store does not look into
-// them. A record that fails its checksum is reported as NotFound, counted in CacheStats::corrupt and removed, so
-// that the caller rebuilds it. Writes that return OK are durable (synced). After the first failed write the store
-// refuses further writes with that error (reads go on); ResourceExhausted means the disk is full.
-// All methods are thread-safe.
+// Typed, durable records. Keys are the 32 bytes that server/kernel_key.h composes; the store does not look
+// into them. A record that fails its checksum is reported as NotFound, counted in CacheStats::corrupt and
+// removed, so that the caller rebuilds it. Writes that return OK are durable (synced). After the first failed
+// write the store refuses further writes with that error (reads go on); ResourceExhausted means the disk is
+// full. All methods are thread-safe.
 class CacheStore {
  public:
   virtual ~CacheStore() = default;
@@ -38,7 +38,8 @@ class CacheStore {
   // One record holds a kernel's bytes and its metadata. NotFound: never stored, or was corrupt.
   [[nodiscard]] virtual absl::StatusOr<internal::KernelRecord> GetKernel(absl::string_view kernel_key) = 0;
   // By the SHA-256 (lower-case hex) of the cubin bytes.
-  [[nodiscard]] virtual absl::StatusOr<internal::KernelRecord> GetKernelBySha256(absl::string_view sha256_hex) = 0;
+  [[nodiscard]] virtual absl::StatusOr<internal::KernelRecord> GetKernelBySha256(
+      absl::string_view sha256_hex) = 0;
   // InvalidArgument when info.sha256 is not the digest of the cubin.
   [[nodiscard]] virtual absl::Status PutKernel(const internal::KernelRecord& record) = 0;
 
@@ -48,13 +49,16 @@ class CacheStore {
   [[nodiscard]] virtual absl::Status PutTimings(absl::Span<const internal::TimingRecord> timings) = 0;
 
   [[nodiscard]] virtual absl::StatusOr<internal::PickRecord> GetPick(absl::string_view pick_key) = 0;
-  // The pick and the timings it rests on, in one atomic write: after a crash either all of it is there or none.
+  // The pick and the timings it rests on, in one atomic write: after a crash either all of it is there or
+  // none.
   [[nodiscard]] virtual absl::Status PutPick(const internal::PickRecord& pick,
                                              absl::Span<const internal::TimingRecord> timings) = 0;
 
   // In key order; stops when `visit` returns false. Corrupt records are skipped.
-  [[nodiscard]] virtual absl::Status VisitPicks(const std::function<bool(const internal::PickRecord&)>& visit) = 0;
-  [[nodiscard]] virtual absl::Status VisitKernels(const std::function<bool(const v1::KernelInfo&)>& visit) = 0;
+  [[nodiscard]] virtual absl::Status VisitPicks(
+      const std::function<bool(const internal::PickRecord&)>& visit) = 0;
+  [[nodiscard]] virtual absl::Status VisitKernels(
+      const std::function<bool(const v1::KernelInfo&)>& visit) = 0;
 
   [[nodiscard]] virtual absl::StatusOr<CacheStats> Stats() = 0;
 };

@@ -1,0 +1,280 @@
+#include "cache/record_store.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/digest.h"
+#include "base/status_macros.h"
+#include "spdlog/spdlog.h"
+
+namespace qgemm {
+namespace {
+
+constexpr size_t kKeyBytes = 32;
+constexpr absl::string_view kInfoPrefix = "info/";
+constexpr absl::string_view kSha256Prefix = "sha256/";
+// Entries read per locked step while visiting: long visits never keep writers or a reopening waiting.
+constexpr int kPageEntries = 512;
+
+std::string InfoKey(absl::string_view kernel_key) { return absl::StrCat(kInfoPrefix, kernel_key); }
+
+std::string Sha256Key(absl::string_view sha256_hex, absl::string_view kernel_key) {
+  return absl::StrCat(kSha256Prefix, absl::HexStringToBytes(sha256_hex), kernel_key);
+}
+
+// The smallest key above all keys that begin with `prefix`; empty when there is none.
+std::string PrefixEnd(absl::string_view prefix) {
+  std::string end(prefix);
+  while (!end.empty() && end.back() == '\xff') end.pop_back();
+  if (!end.empty()) ++end.back();
+  return end;
+}
+
+absl::Status CheckKey(absl::string_view name, absl::string_view key) {
+  if (key.size() == kKeyBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " has ", key.size(), " bytes, it must have ", kKeyBytes));
+}
+
+bool IsSha256Hex(absl::string_view text) {
+  return text.size() == 2 * kSha256Bytes && std::all_of(text.begin(), text.end(), [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
+}
+
+bool IsMiss(const absl::Status& status) { return absl::IsNotFound(status); }
+
+}  // namespace
+
+absl::string_view FamilyName(Family family) {
+  switch (family) {
+    case Family::kKernel:
+      return "kernel";
+    case Family::kPick:
+      return "pick";
+    case Family::kTiming:
+      return "timing";
+    case Family::kIndex:
+      return "index";
+    case Family::kMeta:
+      return "meta";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<internal::KernelRecord> RecordStore::GetKernel(absl::string_view kernel_key) {
+  QGEMM_RETURN_IF_ERROR(CheckKey("kernel_key", kernel_key));
+  internal::KernelRecord record;
+  QGEMM_RETURN_IF_ERROR(ReadRecord(Family::kKernel, RecordType::kKernel, kernel_key, record));
+  return record;
+}
+
+absl::StatusOr<internal::KernelRecord> RecordStore::GetKernelBySha256(absl::string_view sha256_hex) {
+  if (!IsSha256Hex(sha256_hex)) {
+    return absl::InvalidArgumentError(absl::StrCat("kernel sha256 is \"",
+                                                   absl::CEscape(sha256_hex.substr(0, 80)),
+                                                   "\", it must be 64 lower-case hexadecimal digits"));
+  }
+  const std::string prefix = Sha256Key(sha256_hex, "");
+  const std::string end = PrefixEnd(prefix);
+  std::string begin = prefix;
+  while (true) {
+    QGEMM_ASSIGN_OR_RETURN(const Page page, ReadPage(Family::kIndex, begin, end, kPageEntries));
+    for (const auto& [index_key, unused] : page) {
+      const absl::string_view kernel_key = absl::string_view(index_key).substr(prefix.size());
+      if (kernel_key.size() != kKeyBytes) continue;
+      absl::StatusOr<internal::KernelRecord> record = GetKernel(kernel_key);
+      if (record.ok() && record->info().sha256() == sha256_hex) return record;
+      if (!record.ok() && !IsMiss(record.status())) return record.status();
+    }
+    if (page.size() < kPageEntries) break;
+    begin = absl::StrCat(page.back().first, absl::string_view("\0", 1));
+  }
+  return absl::NotFoundError(absl::StrCat("no kernel with sha256 ", sha256_hex, " is stored"));
+}
+
+absl::Status RecordStore::PutKernel(const internal::KernelRecord& record) {
+  QGEMM_RETURN_IF_ERROR(CheckKey("kernel_key", record.kernel_key()));
+  if (const std::string digest = Sha256Hex(record.cubin()); record.info().sha256() != digest) {
+    return absl::InvalidArgumentError(absl::StrCat("info.sha256 is \"", absl::CEscape(record.info().sha256()),
+                                                   "\", the SHA-256 of the cubin is ", digest));
+  }
+  internal::KernelRecord stored = record;
+  stored.mutable_info()->set_cubin_bytes(static_cast<int64_t>(record.cubin().size()));
+  const std::string info_key = InfoKey(record.kernel_key());
+  std::vector<Mutation> mutations;
+  mutations.push_back(
+      {Family::kKernel, record.kernel_key(), EncodeRecord(RecordType::kKernel, record.kernel_key(), stored)});
+  mutations.push_back(
+      {Family::kIndex, info_key, EncodeRecord(RecordType::kKernelInfo, info_key, stored.info())});
+  mutations.push_back({Family::kIndex, Sha256Key(stored.info().sha256(), record.kernel_key()), ""});
+  return Write(mutations);
+}
+
+absl::StatusOr<std::vector<std::optional<internal::TimingRecord>>> RecordStore::GetTimings(
+    absl::Span<const std::string> timing_keys) {
+  std::vector<std::optional<internal::TimingRecord>> timings;
+  timings.reserve(timing_keys.size());
+  for (const std::string& key : timing_keys) {
+    QGEMM_RETURN_IF_ERROR(CheckKey("timing_key", key));
+    internal::TimingRecord record;
+    const absl::Status status = ReadRecord(Family::kTiming, RecordType::kTiming, key, record);
+    if (status.ok()) {
+      timings.emplace_back(std::move(record));
+    } else if (IsMiss(status)) {
+      timings.emplace_back(std::nullopt);
+    } else {
+      return status;
+    }
+  }
+  return timings;
+}
+
+absl::Status RecordStore::PutTimings(absl::Span<const internal::TimingRecord> timings) {
+  std::vector<Mutation> mutations;
+  mutations.reserve(timings.size());
+  for (const internal::TimingRecord& timing : timings) {
+    QGEMM_RETURN_IF_ERROR(CheckKey("timing_key", timing.timing_key()));
+    mutations.push_back({Family::kTiming, timing.timing_key(),
+                         EncodeRecord(RecordType::kTiming, timing.timing_key(), timing)});
+  }
+  if (mutations.empty()) return absl::OkStatus();
+  return Write(mutations);
+}
+
+absl::StatusOr<internal::PickRecord> RecordStore::GetPick(absl::string_view pick_key) {
+  QGEMM_RETURN_IF_ERROR(CheckKey("pick_key", pick_key));
+  internal::PickRecord record;
+  QGEMM_RETURN_IF_ERROR(ReadRecord(Family::kPick, RecordType::kPick, pick_key, record));
+  return record;
+}
+
+absl::Status RecordStore::PutPick(const internal::PickRecord& pick,
+                                  absl::Span<const internal::TimingRecord> timings) {
+  QGEMM_RETURN_IF_ERROR(CheckKey("pick_key", pick.pick_key()));
+  std::vector<Mutation> mutations;
+  mutations.reserve(timings.size() + 1);
+  for (const internal::TimingRecord& timing : timings) {
+    QGEMM_RETURN_IF_ERROR(CheckKey("timing_key", timing.timing_key()));
+    mutations.push_back({Family::kTiming, timing.timing_key(),
+                         EncodeRecord(RecordType::kTiming, timing.timing_key(), timing)});
+  }
+  mutations.push_back(
+      {Family::kPick, pick.pick_key(), EncodeRecord(RecordType::kPick, pick.pick_key(), pick)});
+  return Write(mutations);
+}
+
+absl::Status RecordStore::VisitPicks(const std::function<bool(const internal::PickRecord&)>& visit) {
+  std::string begin;
+  while (true) {
+    QGEMM_ASSIGN_OR_RETURN(const Page page, ReadPage(Family::kPick, begin, "", kPageEntries));
+    for (const auto& [key, value] : page) {
+      internal::PickRecord record;
+      const absl::Status status = DecodeRecord(RecordType::kPick, key, value, record);
+      if (!status.ok()) {
+        DropCorrupt(Family::kPick, key, value, status);
+      } else if (!visit(record)) {
+        return absl::OkStatus();
+      }
+    }
+    if (page.size() < kPageEntries) return absl::OkStatus();
+    begin = absl::StrCat(page.back().first, absl::string_view("\0", 1));
+  }
+}
+
+absl::Status RecordStore::VisitKernels(const std::function<bool(const v1::KernelInfo&)>& visit) {
+  const std::string end = PrefixEnd(kInfoPrefix);
+  std::string begin(kInfoPrefix);
+  while (true) {
+    QGEMM_ASSIGN_OR_RETURN(const Page page, ReadPage(Family::kIndex, begin, end, kPageEntries));
+    for (const auto& [key, value] : page) {
+      v1::KernelInfo info;
+      const absl::Status status = DecodeRecord(RecordType::kKernelInfo, key, value, info);
+      if (!status.ok()) {
+        std::optional<v1::KernelInfo> rebuilt =
+            RebuildKernelInfo(key.substr(kInfoPrefix.size()), key, value, status);
+        if (!rebuilt.has_value()) continue;
+        info = *std::move(rebuilt);
+      }
+      if (!visit(info)) return absl::OkStatus();
+    }
+    if (page.size() < kPageEntries) return absl::OkStatus();
+    begin = absl::StrCat(page.back().first, absl::string_view("\0", 1));
+  }
+}
+
+absl::StatusOr<CacheStats> RecordStore::Stats() {
+  CacheStats stats;
+  stats.schema_version = kSchemaVersion;
+  QGEMM_RETURN_IF_ERROR(VisitKernels([&stats](const v1::KernelInfo& info) {
+    ++stats.kernels;
+    stats.kernel_bytes += info.cubin_bytes();
+    return true;
+  }));
+  QGEMM_ASSIGN_OR_RETURN(stats.picks, Count(Family::kPick));
+  QGEMM_ASSIGN_OR_RETURN(stats.timings, Count(Family::kTiming));
+  stats.disk_bytes = DiskBytes();
+  stats.corrupt = corrupt_.load();
+  return stats;
+}
+
+absl::Status RecordStore::ReadRecord(Family family, RecordType type, absl::string_view key,
+                                     google::protobuf::MessageLite& message) {
+  const absl::StatusOr<std::string> value = Read(family, key);
+  absl::Status status = value.status();
+  if (value.ok()) status = DecodeRecord(type, key, *value, message);
+  if (status.ok()) return status;
+  if (absl::IsDataLoss(status)) {
+    DropCorrupt(family, key, value, status);
+  } else if (!IsMiss(status)) {
+    return status;
+  }
+  return absl::NotFoundError(absl::StrCat("no ", FamilyName(family), " is stored under key ", ToHex(key)));
+}
+
+void RecordStore::DropCorrupt(Family family, absl::string_view key, const absl::StatusOr<std::string>& seen,
+                              const absl::Status& reason) {
+  corrupt_.fetch_add(1);
+  std::vector<Mutation> also;
+  if (family == Family::kKernel) {
+    // The record no longer says which cubin it held; its index entry does.
+    const std::string info_key = InfoKey(key);
+    also.push_back({Family::kIndex, info_key, std::nullopt});
+    const absl::StatusOr<std::string> value = Read(Family::kIndex, info_key);
+    v1::KernelInfo info;
+    if (value.ok() && DecodeRecord(RecordType::kKernelInfo, info_key, *value, info).ok() &&
+        IsSha256Hex(info.sha256())) {
+      also.push_back({Family::kIndex, Sha256Key(info.sha256(), key), std::nullopt});
+    }
+  }
+  const absl::Status removed = RemoveIfStill(family, key, seen, also);
+  spdlog::warn("store: corrupt {} record {} {}: {}{}", std::string(FamilyName(family)), ToHex(key),
+               removed.ok() ? "removed" : "skipped", std::string(reason.message()),
+               removed.ok() ? "" : absl::StrCat("; it cannot be removed: ", removed.message()));
+}
+
+std::optional<v1::KernelInfo> RecordStore::RebuildKernelInfo(const std::string& kernel_key,
+                                                             const std::string& index_key,
+                                                             const std::string& seen,
+                                                             const absl::Status& reason) {
+  DropCorrupt(Family::kIndex, index_key, seen, reason);
+  if (kernel_key.size() != kKeyBytes) return std::nullopt;
+  const absl::StatusOr<internal::KernelRecord> record = GetKernel(kernel_key);
+  if (!record.ok()) return std::nullopt;
+  // Where this fails (a full disk) the entry is rebuilt by the next visit or the next write of the kernel.
+  const absl::Status written = PutKernel(*record);
+  if (!written.ok()) {
+    spdlog::warn("store: index entry of kernel {} not rebuilt: {}", ToHex(kernel_key),
+                 std::string(written.message()));
+  }
+  return record->info();
+}
+
+}  // namespace qgemm

@@ -1,0 +1,284 @@
+#include "cache/rocksdb_store.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/memory/memory.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "cache/crash_point.h"
+#include "cache/rocksdb_database.h"
+#include "cache/store_directory.h"
+#include "rocksdb/db.h"
+#include "rocksdb/write_batch.h"
+#include "spdlog/spdlog.h"
+
+namespace qgemm {
+namespace {
+
+constexpr absl::string_view kSchemaKey = "schema_version";
+
+rocksdb::Slice ToSlice(absl::string_view bytes) { return {bytes.data(), bytes.size()}; }
+
+// RocksDB creates a database where CURRENT is missing and deletes the files it does not know: a store that
+// lost that one file must not get there.
+bool LostCurrent(const std::string& directory) {
+  std::error_code error;
+  bool has_data = false;
+  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end;
+       it.increment(error)) {
+    if (it->path().filename() == "CURRENT") return false;
+    const std::string extension = it->path().extension().string();
+    has_data = has_data || extension == ".sst" || extension == ".blob" || extension == ".log";
+  }
+  return has_data;
+}
+
+}  // namespace
+
+RocksDbStore::RocksDbStore(std::string directory, const RocksDbStoreOptions& options)
+    : directory_(std::move(directory)), options_(options) {}
+
+RocksDbStore::~RocksDbStore() = default;
+
+absl::StatusOr<std::unique_ptr<RocksDbStore>> RocksDbStore::Open(absl::string_view directory,
+                                                                 const RocksDbStoreOptions& options) {
+  QGEMM_ASSIGN_OR_RETURN(StoreDirectory held, StoreDirectory::Acquire(directory));
+  auto store = absl::WrapUnique(new RocksDbStore(held.path(), options));
+  store->held_ = std::make_unique<StoreDirectory>(std::move(held));
+  absl::Status status =
+      LostCurrent(store->directory_)
+          ? absl::DataLossError(absl::StrCat("store ", store->directory_, ": its file CURRENT is missing"))
+          : store->OpenForWriting();
+  if (absl::IsDataLoss(status)) {
+    QGEMM_ASSIGN_OR_RETURN(store->moved_aside_, store->held_->MoveAside(options.clock->WallUnixMs() / 1000));
+    spdlog::warn("{}; it was moved to {} and a fresh store was started in its place",
+                 std::string(status.message()), *store->moved_aside_);
+    status = store->OpenForWriting();
+  }
+  QGEMM_RETURN_IF_ERROR(status);
+  return store;
+}
+
+absl::StatusOr<std::unique_ptr<RocksDbStore>> RocksDbStore::OpenReadOnly(absl::string_view directory,
+                                                                         const RocksDbStoreOptions& options) {
+  QGEMM_RETURN_IF_ERROR(StoreDirectory::CheckReadable(directory));
+  auto store = absl::WrapUnique(new RocksDbStore(std::string(directory), options));
+  {
+    MutexLock latch(store->latch_mu_);
+    store->curable_ = false;
+    store->write_error_ =
+        absl::FailedPreconditionError(absl::StrCat("store ", directory, " was opened for reading only"));
+  }
+  WriterLock lock(store->mu_);
+  std::error_code error;
+  if (!std::filesystem::exists(store->directory_ + "/CURRENT", error)) {
+    return absl::NotFoundError(absl::StrCat("there is no store in ", directory));
+  }
+  const rocksdb::Status status = RocksDbDatabase::Open(store->directory_, RocksDbDatabase::Mode::kReadOnly,
+                                                       options.env, store->database_);
+  QGEMM_RETURN_IF_ERROR(FromRocksDb(status, directory, "it cannot be opened for reading"));
+  QGEMM_RETURN_IF_ERROR(store->CheckSchema());
+  return store;
+}
+
+// Falls back to reading only when the disk is full.
+absl::Status RocksDbStore::OpenForWriting() {
+  WriterLock lock(mu_);
+  database_.reset();
+  const rocksdb::Status status =
+      RocksDbDatabase::Open(directory_, RocksDbDatabase::Mode::kReadWrite, options_.env, database_);
+  if (IsDiskFull(status) &&
+      RocksDbDatabase::Open(directory_, RocksDbDatabase::Mode::kReadOnly, options_.env, database_).ok()) {
+    spdlog::warn("store {}: the disk is full, records are read but not written: {}", directory_,
+                 status.ToString());
+    Latch(FromRocksDb(status, directory_, "the disk is full"));
+  } else {
+    QGEMM_RETURN_IF_ERROR(FromRocksDb(status, directory_, "it cannot be opened"));
+  }
+  return CheckSchema();
+}
+
+absl::Status RocksDbStore::CheckSchema() {
+  const absl::StatusOr<std::string> stored = ReadLocked(Family::kMeta, kSchemaKey);
+  if (stored.ok()) {
+    int version = 0;
+    if (!absl::SimpleAtoi(*stored, &version)) {
+      return absl::DataLossError(absl::StrCat("store ", directory_, ": its schema version is \"",
+                                              absl::CEscape(*stored), "\", it must be a number"));
+    }
+    if (version == kSchemaVersion) return absl::OkStatus();
+    // Version 1 is the first; a later version migrates older ones here.
+    return absl::FailedPreconditionError(absl::StrCat(
+        "store ", directory_, " has schema version ", version, ", this program knows version ",
+        kSchemaVersion, version > kSchemaVersion ? "; use a newer program" : " and no way from there",
+        " or another store directory"));
+  }
+  if (!absl::IsNotFound(stored.status())) return stored.status();
+  for (const Family family : {Family::kKernel, Family::kPick, Family::kTiming}) {
+    rocksdb::ColumnFamilyHandle* handle = database_->family(family);
+    if (handle == nullptr) continue;
+    const std::unique_ptr<rocksdb::Iterator> it(database_->db().NewIterator(rocksdb::ReadOptions(), handle));
+    it->SeekToFirst();
+    if (it->Valid()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "store ", directory_, " has records but no schema version, this program knows version ",
+          kSchemaVersion, "; use another store directory"));
+    }
+  }
+  if (!write_error().ok()) return absl::OkStatus();  // empty and read-only: nothing can be misread
+  return WriteLocked({{Family::kMeta, std::string(kSchemaKey), absl::StrCat(kSchemaVersion)}});
+}
+
+absl::StatusOr<std::string> RocksDbStore::Read(Family family, absl::string_view key) {
+  ReaderLock lock(mu_);
+  return ReadLocked(family, key);
+}
+
+absl::StatusOr<std::string> RocksDbStore::ReadLocked(Family family, absl::string_view key) {
+  if (database_ == nullptr) return write_error();
+  rocksdb::ColumnFamilyHandle* handle = database_->family(family);
+  if (handle == nullptr) return absl::NotFoundError("no such family");
+  std::string value;
+  const rocksdb::Status status = database_->db().Get(rocksdb::ReadOptions(), handle, ToSlice(key), &value);
+  if (status.IsNotFound()) return absl::NotFoundError("no such key");
+  QGEMM_RETURN_IF_ERROR(
+      FromRocksDb(status, directory_, absl::StrCat("a ", FamilyName(family), " record cannot be read")));
+  return value;
+}
+
+absl::StatusOr<RecordStore::Page> RocksDbStore::ReadPage(Family family, absl::string_view begin,
+                                                         absl::string_view end, int limit) {
+  ReaderLock lock(mu_);
+  Page page;
+  if (database_ == nullptr) return write_error();
+  rocksdb::ColumnFamilyHandle* handle = database_->family(family);
+  if (handle == nullptr) return page;
+  rocksdb::ReadOptions options;
+  const rocksdb::Slice upper_bound = ToSlice(end);
+  if (!end.empty()) options.iterate_upper_bound = &upper_bound;
+  const std::unique_ptr<rocksdb::Iterator> it(database_->db().NewIterator(options, handle));
+  for (it->Seek(ToSlice(begin)); it->Valid() && page.size() < static_cast<size_t>(limit); it->Next()) {
+    page.emplace_back(it->key().ToString(), it->value().ToString());
+  }
+  QGEMM_RETURN_IF_ERROR(
+      FromRocksDb(it->status(), directory_, absl::StrCat(FamilyName(family), " records cannot be listed")));
+  return page;
+}
+
+absl::StatusOr<int64_t> RocksDbStore::Count(Family family) {
+  ReaderLock lock(mu_);
+  if (database_ == nullptr) return write_error();
+  rocksdb::ColumnFamilyHandle* handle = database_->family(family);
+  if (handle == nullptr) return 0;
+  const std::unique_ptr<rocksdb::Iterator> it(database_->db().NewIterator(rocksdb::ReadOptions(), handle));
+  int64_t count = 0;
+  for (it->SeekToFirst(); it->Valid(); it->Next()) ++count;
+  QGEMM_RETURN_IF_ERROR(
+      FromRocksDb(it->status(), directory_, absl::StrCat(FamilyName(family), " records cannot be counted")));
+  return count;
+}
+
+absl::Status RocksDbStore::Write(const std::vector<Mutation>& mutations) {
+  QGEMM_RETURN_IF_ERROR(RecoverWrites());
+  CrashPoint("store-before-write");
+  {
+    ReaderLock lock(mu_);
+    QGEMM_RETURN_IF_ERROR(WriteLocked(mutations));
+  }
+  CrashPoint("store-after-write");
+  return absl::OkStatus();
+}
+
+absl::Status RocksDbStore::WriteLocked(const std::vector<Mutation>& mutations) {
+  QGEMM_RETURN_IF_ERROR(write_error());
+  rocksdb::WriteBatch batch;
+  for (const Mutation& mutation : mutations) {
+    rocksdb::ColumnFamilyHandle* handle = database_->family(mutation.family);
+    const rocksdb::Status added = mutation.value.has_value()
+                                      ? batch.Put(handle, mutation.key, *mutation.value)
+                                      : batch.Delete(handle, mutation.key);
+    QGEMM_RETURN_IF_ERROR(FromRocksDb(added, directory_, "a write cannot be prepared"));
+  }
+  rocksdb::WriteOptions options;
+  options.sync = true;
+  const rocksdb::Status status = database_->db().Write(options, &batch);
+  if (status.ok()) return absl::OkStatus();
+  absl::Status error = FromRocksDb(
+      status, directory_, IsDiskFull(status) ? "the disk is full, nothing was written" : "a write failed");
+  Latch(error);
+  return error;
+}
+
+absl::Status RocksDbStore::RemoveIfStill(Family family, absl::string_view key,
+                                         const absl::StatusOr<std::string>& seen,
+                                         const std::vector<Mutation>& also) {
+  WriterLock lock(mu_);
+  QGEMM_RETURN_IF_ERROR(write_error());
+  const absl::StatusOr<std::string> now = ReadLocked(family, key);
+  const bool same = seen.ok() ? now.ok() && *now == *seen : absl::IsDataLoss(now.status());
+  if (!same) return absl::OkStatus();
+  std::vector<Mutation> mutations = also;
+  mutations.push_back({family, std::string(key), std::nullopt});
+  return WriteLocked(mutations);
+}
+
+int64_t RocksDbStore::DiskBytes() { return FileBytes(directory_); }
+
+absl::Status RocksDbStore::write_error() const {
+  MutexLock lock(latch_mu_);
+  return write_error_;
+}
+
+void RocksDbStore::Latch(absl::Status error) {
+  MutexLock lock(latch_mu_);
+  if (!write_error_.ok()) return;
+  spdlog::error("{}; records are still read, writes are refused until the store can be reopened",
+                std::string(error.message()));
+  write_error_ = std::move(error);
+  next_reopen_ = options_.clock->Now() + options_.reopen_interval;
+}
+
+absl::Status RocksDbStore::RecoverWrites() {
+  {
+    MutexLock latch(latch_mu_);
+    if (write_error_.ok()) return absl::OkStatus();
+    if (!curable_ || options_.clock->Now() < next_reopen_) return write_error_;
+    next_reopen_ = options_.clock->Now() + options_.reopen_interval;
+  }
+  WriterLock lock(mu_);
+  CrashPoint("store-before-reopen");
+  database_.reset();
+  const rocksdb::Status status =
+      RocksDbDatabase::Open(directory_, RocksDbDatabase::Mode::kReadWrite, options_.env, database_);
+  if (!status.ok()) {
+    const rocksdb::Status reading =
+        RocksDbDatabase::Open(directory_, RocksDbDatabase::Mode::kReadOnly, options_.env, database_);
+    MutexLock latch(latch_mu_);
+    write_error_ =
+        FromRocksDb(status, directory_,
+                    IsDiskFull(status) ? "the disk is full, nothing was written" : "it cannot be reopened");
+    if (!reading.ok()) {
+      spdlog::error("store {}: it can no longer be read: {}", directory_, reading.ToString());
+    }
+    return write_error_;
+  }
+  MutexLock latch(latch_mu_);
+  write_error_ = absl::OkStatus();
+  spdlog::info("store {}: reopened, writes work again", directory_);
+  return absl::OkStatus();
+}
+
+}  // namespace qgemm
