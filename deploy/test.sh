@@ -31,7 +31,8 @@ mkdir -p build
 
 step "asan: build the tests of ${sanitized_areas[*]}"
 configure asan
-build asan "${sanitized_areas[@]/#/tests/unit/}"
+sanitized=("${sanitized_areas[@]/#/tests/unit/}")
+build asan "${sanitized[@]/%//all}"
 for area in "${sanitized_areas[@]}"; do
   step "asan: test $area"
   run_ctest "build/asan/tests/unit/$area"
