@@ -1,0 +1,217 @@
+#include "kernels/reference_gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <utility>
+
+namespace qgemm {
+namespace {
+
+constexpr ScalarType kTypes[] = {ScalarType::kBf16, ScalarType::kFp16};
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// bf16 is the upper half of a float; _Float16 is the compiler's fp16: neither uses the code under test.
+double Independent(uint16_t bits, ScalarType type) {
+  if (type == ScalarType::kBf16) {
+    const uint32_t wide = uint32_t{bits} << 16;
+    float value;
+    std::memcpy(&value, &wide, sizeof(value));
+    return value;
+  }
+  _Float16 value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return static_cast<double>(value);
+}
+
+bool IsNan(uint16_t bits, ScalarType type) {
+  return (bits & 0x7fff) > (type == ScalarType::kBf16 ? 0x7f80 : 0x7c00);
+}
+
+TEST(Scalar, EveryValueConvertsToDouble) {
+  for (ScalarType type : kTypes) {
+    for (int bits = 0; bits < 65536; ++bits) {
+      const double value = ScalarToDouble(bits, type);
+      if (IsNan(bits, type)) {
+        ASSERT_TRUE(std::isnan(value)) << bits;
+      } else {
+        ASSERT_EQ(value, Independent(bits, type)) << bits;
+        ASSERT_EQ(std::signbit(value), bits >= 0x8000) << bits;
+      }
+    }
+  }
+}
+
+TEST(Scalar, EveryValueRoundTrips) {
+  for (ScalarType type : kTypes) {
+    for (int bits = 0; bits < 65536; ++bits) {
+      if (IsNan(bits, type)) {
+        ASSERT_TRUE(IsNan(ScalarFromDouble(ScalarToDouble(bits, type), type), type)) << bits;
+      } else {
+        ASSERT_EQ(ScalarFromDouble(ScalarToDouble(bits, type), type), bits);
+      }
+    }
+  }
+}
+
+// Between every two neighbours: the midpoint goes to the even one, anything beside it to the nearer.
+TEST(Scalar, RoundsToNearestEven) {
+  for (ScalarType type : kTypes) {
+    const int infinity = type == ScalarType::kBf16 ? 0x7f80 : 0x7c00;
+    for (int bits = 0; bits + 1 < infinity; ++bits) {
+      const double low = ScalarToDouble(bits, type);
+      const double high = ScalarToDouble(bits + 1, type);
+      const double middle = (low + high) / 2;
+      const int even = bits % 2 == 0 ? bits : bits + 1;
+      ASSERT_EQ(ScalarFromDouble(middle, type), even);
+      ASSERT_EQ(ScalarFromDouble(-middle, type), even | 0x8000);
+      ASSERT_EQ(ScalarFromDouble(std::nextafter(middle, 0), type), bits);
+      ASSERT_EQ(ScalarFromDouble(std::nextafter(middle, kInf), type), bits + 1);
+    }
+  }
+}
+
+TEST(Scalar, OverflowsToInfinityFromHalfAStepAboveTheLargest) {
+  EXPECT_EQ(ScalarFromDouble(65504, ScalarType::kFp16), 0x7bff);
+  EXPECT_EQ(ScalarFromDouble(std::nextafter(65520.0, 0), ScalarType::kFp16), 0x7bff);
+  EXPECT_EQ(ScalarFromDouble(65520, ScalarType::kFp16), 0x7c00);
+  EXPECT_EQ(ScalarFromDouble(65536, ScalarType::kFp16), 0x7c00);
+  EXPECT_EQ(ScalarFromDouble(-1e300, ScalarType::kFp16), 0xfc00);
+  const double largest = std::ldexp(255, 120);
+  EXPECT_EQ(ScalarFromDouble(largest, ScalarType::kBf16), 0x7f7f);
+  EXPECT_EQ(ScalarFromDouble(std::ldexp(255.5, 120), ScalarType::kBf16), 0x7f80);
+  EXPECT_EQ(ScalarFromDouble(std::nextafter(std::ldexp(255.5, 120), 0), ScalarType::kBf16), 0x7f7f);
+  EXPECT_EQ(ScalarFromDouble(std::ldexp(1, 128), ScalarType::kBf16), 0x7f80);
+  EXPECT_EQ(ScalarFromDouble(std::ldexp(1.99, 128), ScalarType::kBf16), 0x7f80);
+  EXPECT_EQ(ScalarFromDouble(std::numeric_limits<double>::max(), ScalarType::kBf16), 0x7f80);
+}
+
+TEST(Scalar, TinyValuesBecomeSubnormalOrSignedZero) {
+  EXPECT_EQ(ScalarFromDouble(std::ldexp(1, -24), ScalarType::kFp16), 0x0001);
+  EXPECT_EQ(ScalarFromDouble(std::ldexp(1, -25), ScalarType::kFp16), 0x0000);
+  EXPECT_EQ(ScalarFromDouble(std::ldexp(1.01, -25), ScalarType::kFp16), 0x0001);
+  EXPECT_EQ(ScalarFromDouble(std::ldexp(1, -133), ScalarType::kBf16), 0x0001);
+  EXPECT_EQ(ScalarFromDouble(-std::numeric_limits<double>::denorm_min(), ScalarType::kBf16), 0x8000);
+  EXPECT_EQ(ScalarFromDouble(-0.0, ScalarType::kFp16), 0x8000);
+}
+
+TEST(Scalar, KeepsInfinitiesAndNan) {
+  EXPECT_EQ(ScalarFromDouble(kInf, ScalarType::kBf16), 0x7f80);
+  EXPECT_EQ(ScalarFromDouble(-kInf, ScalarType::kFp16), 0xfc00);
+  EXPECT_EQ(ScalarFromDouble(std::nan(""), ScalarType::kBf16) & 0x7fff, 0x7fc0);
+  EXPECT_EQ(ScalarFromDouble(std::nan(""), ScalarType::kFp16) & 0x7fff, 0x7e00);
+}
+
+CanonicalWeights SmallWeights(ScalarType type, ZeroPoint zero) {
+  std::mt19937 random(4);
+  CanonicalWeights weights;
+  weights.n = 5;
+  weights.k = 96;
+  weights.format = {4, 32, type, zero};
+  for (int i = 0; i < 5 * 96; ++i) weights.codes.push_back(random() % 16);
+  for (int i = 0; i < 5 * 3; ++i) weights.scales.push_back(ScalarFromDouble(0.25 * (1 + random() % 8), type));
+  if (zero == ZeroPoint::kInteger) {
+    for (int i = 0; i < 5 * 3; ++i) weights.zeros.push_back(random() % 16);
+  }
+  return weights;
+}
+
+// Values that are exact in integers: quarters times integers.
+TEST(ReferenceGemm, MatchesIntegerArithmetic) {
+  for (ScalarType type : kTypes) {
+    for (ZeroPoint zero : {ZeroPoint::kNone, ZeroPoint::kInteger}) {
+      const CanonicalWeights weights = SmallWeights(type, zero);
+      std::mt19937 random(8);
+      std::vector<uint16_t> x, bias;
+      std::vector<int64_t> x_int, bias_int;
+      for (int i = 0; i < 3 * 96; ++i) {
+        x_int.push_back(static_cast<int>(random() % 33) - 16);
+        x.push_back(ScalarFromDouble(x_int.back(), type));
+      }
+      for (int i = 0; i < 5; ++i) {
+        bias_int.push_back(static_cast<int>(random() % 9) - 4);
+        bias.push_back(ScalarFromDouble(bias_int.back(), type));
+      }
+      const auto y = ReferenceGemm(weights, x, 3, type, {});
+      const auto y_bias = ReferenceGemm(weights, x, 3, type, bias);
+      ASSERT_EQ(y.size(), 15);
+      for (int m = 0; m < 3; ++m) {
+        for (int n = 0; n < 5; ++n) {
+          int64_t quarters = 0;
+          for (int k = 0; k < 96; ++k) {
+            const int group = n * 3 + k / 32;
+            const int z = zero == ZeroPoint::kInteger ? weights.zeros[group] : 8;
+            const int64_t scale = std::llround(4 * Independent(weights.scales[group], type));
+            quarters += x_int[m * 96 + k] * (weights.codes[n * 96 + k] - z) * scale;
+          }
+          EXPECT_EQ(y[m * 5 + n], quarters / 4.0);
+          EXPECT_EQ(y_bias[m * 5 + n], quarters / 4.0 + bias_int[n]);
+        }
+      }
+    }
+  }
+}
+
+TEST(ReferenceGemm, KeepsDigitsThatFloatWouldLose) {
+  CanonicalWeights weights;
+  weights.n = 1;
+  weights.k = 32;
+  weights.format = {4, 32, ScalarType::kBf16, ZeroPoint::kNone};
+  weights.codes.assign(32, 8);
+  weights.codes[0] = 9;  // +1
+  weights.codes[1] = 9;  // +1
+  weights.codes[2] = 7;  // -1
+  weights.scales = {0x3f80};
+  std::vector<uint16_t> x(32, 0);
+  x[0] = ScalarFromDouble(std::ldexp(1, 30), ScalarType::kBf16);
+  x[1] = ScalarFromDouble(std::ldexp(1, -10), ScalarType::kBf16);
+  x[2] = x[0];
+  EXPECT_EQ(ReferenceGemm(weights, x, 1, ScalarType::kBf16, {})[0], std::ldexp(1, -10));
+}
+
+TEST(ReferenceGemm, PropagatesNanAndInfinity) {
+  const CanonicalWeights weights = SmallWeights(ScalarType::kBf16, ZeroPoint::kNone);
+  std::vector<uint16_t> x(96 * 2, 0);
+  x[0] = 0x7fc0;
+  EXPECT_TRUE(std::isnan(ReferenceGemm(weights, x, 2, ScalarType::kBf16, {})[0]));
+  EXPECT_EQ(ReferenceGemm(weights, x, 2, ScalarType::kBf16, {})[5], 0);
+  x[0] = 0x7f80;
+  EXPECT_FALSE(std::isfinite(ReferenceGemm(weights, x, 2, ScalarType::kBf16, {})[0]));
+}
+
+TEST(ReferenceGemm, NoRowsGiveNoOutput) {
+  EXPECT_TRUE(
+      ReferenceGemm(SmallWeights(ScalarType::kBf16, ZeroPoint::kNone), {}, 0, ScalarType::kBf16, {}).empty());
+}
+
+TEST(RelativeError, IsTheFrobeniusRatio) {
+  EXPECT_DOUBLE_EQ(RelativeError({3.0, 5.0}, {3.0, 4.0}), 0.2);
+  EXPECT_EQ(RelativeError({3.0, 4.0}, {3.0, 4.0}), 0);
+  EXPECT_EQ(RelativeError({0.0}, {0.0}), 0);
+  EXPECT_EQ(RelativeError({1.0}, {0.0}), kInf);
+  EXPECT_EQ(RelativeError({std::nan(""), 1.0}, {1.0, 1.0}), kInf);
+  EXPECT_EQ(RelativeError({1.0}, {kInf}), kInf);
+  EXPECT_EQ(RelativeError({kInf}, {kInf}), kInf);
+}
+
+// Rounding an output once to its type must pass, an error of one part in a hundred must not.
+TEST(RelativeError, TolerancesAdmitRoundingOnly) {
+  std::mt19937 random(6);
+  std::normal_distribution<double> normal;
+  for (ScalarType type : kTypes) {
+    std::vector<double> expected, rounded, wrong;
+    for (int i = 0; i < 10000; ++i) {
+      expected.push_back(normal(random));
+      rounded.push_back(ScalarToDouble(ScalarFromDouble(expected.back(), type), type));
+      wrong.push_back(expected.back() * 1.01);
+    }
+    EXPECT_LT(RelativeError(rounded, expected), ToleranceFor(type));
+    EXPECT_GT(RelativeError(wrong, expected), ToleranceFor(type));
+  }
+}
+
+}  // namespace
+}  // namespace qgemm
