@@ -1,0 +1,81 @@
+#include "server/launch_spec_proto.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace qgemm {
+namespace {
+
+using ::testing::HasSubstr;
+
+LaunchSpec SomeSpec() {
+  LaunchSpec spec;
+  spec.layout_id = "layout";
+  spec.entry = "kernel";
+  spec.tile_m = 8;
+  spec.tile_n = 64;
+  spec.grid_n = 84;
+  spec.split_k = 4;
+  spec.block_threads = 256;
+  spec.dynamic_smem_bytes = 100'000;
+  spec.max_m = 8;
+  spec.ticket_bytes_per_m_tile = 336;
+  spec.partial_bytes_per_m_tile = 688'128;
+  for (PointerRole role : {PointerRole::kX, PointerRole::kWeights, PointerRole::kScales, PointerRole::kZeros,
+                           PointerRole::kBias, PointerRole::kY, PointerRole::kWorkspace}) {
+    spec.arguments.push_back({"pointer", PointerArgument{role, true, role == PointerRole::kY, 32}});
+  }
+  spec.arguments.push_back({"m", IntegerArgument{32, Symbol::kM}});
+  spec.arguments.push_back({"ldx", IntegerArgument{64, Symbol::kLdx}});
+  spec.arguments.push_back({"ldy", IntegerArgument{64, Symbol::kLdy}});
+  spec.arguments.push_back({"n", IntegerArgument{32, int64_t{5376}}});
+  spec.arguments.push_back({"big", IntegerArgument{64, int64_t{1} << 40}});
+  return spec;
+}
+
+TEST(LaunchSpecProto, SurvivesBothWays) {
+  const v1::LaunchSpec proto = LaunchSpecToProto(SomeSpec());
+  const auto spec = LaunchSpecFromProto(proto);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  // Same fields one by one through the message; the arguments by their meaning.
+  EXPECT_EQ(LaunchSpecToProto(*spec).SerializeAsString(), proto.SerializeAsString());
+  EXPECT_EQ(spec->entry, "kernel");
+  EXPECT_EQ(spec->grid_n, 84);
+  EXPECT_EQ(spec->max_m, 8);
+  EXPECT_EQ(spec->WorkspaceBytes(8), SomeSpec().WorkspaceBytes(8));
+  ASSERT_EQ(spec->arguments.size(), 12);
+  const auto& y = std::get<PointerArgument>(spec->arguments[5].kind);
+  EXPECT_EQ(y.role, PointerRole::kY);
+  EXPECT_TRUE(y.written);
+  EXPECT_EQ(y.alignment, 32);
+  const auto& ldx = std::get<IntegerArgument>(spec->arguments[8].kind);
+  EXPECT_EQ(ldx.bits, 64);
+  EXPECT_EQ(std::get<Symbol>(ldx.value), Symbol::kLdx);
+  EXPECT_EQ(std::get<int64_t>(std::get<IntegerArgument>(spec->arguments[11].kind).value), int64_t{1} << 40);
+}
+
+TEST(LaunchSpecProto, RefusesAnotherAbiVersion) {
+  v1::LaunchSpec proto = LaunchSpecToProto(SomeSpec());
+  proto.set_abi_version(99);
+  const auto spec = LaunchSpecFromProto(proto);
+  EXPECT_EQ(spec.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(spec.status().message()), HasSubstr("99"));
+}
+
+TEST(LaunchSpecProto, RefusesAZeroSizeByName) {
+  v1::LaunchSpec proto = LaunchSpecToProto(SomeSpec());
+  proto.set_tile_m(0);
+  EXPECT_THAT(std::string(LaunchSpecFromProto(proto).status().message()), HasSubstr("tile_m is 0"));
+}
+
+TEST(LaunchSpecProto, RefusesAnUnknownArgumentKindByName) {
+  v1::LaunchSpec proto = LaunchSpecToProto(SomeSpec());
+  proto.mutable_arguments(0)->mutable_pointer()->set_role(v1::KernelArgument::POINTER_ROLE_UNSPECIFIED);
+  EXPECT_THAT(std::string(LaunchSpecFromProto(proto).status().message()), HasSubstr("'pointer'"));
+  proto = LaunchSpecToProto(SomeSpec());
+  proto.mutable_arguments(7)->clear_kind();
+  EXPECT_THAT(std::string(LaunchSpecFromProto(proto).status().message()), HasSubstr("'m'"));
+}
+
+}  // namespace
+}  // namespace qgemm
