@@ -14,7 +14,9 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 KernelArgument Pointer(std::string name, PointerRole role, bool read, bool written) {
   return {std::move(name), PointerArgument{role, read, written, 16}};
 }
-KernelArgument Int32(std::string name, int64_t value) { return {std::move(name), IntegerArgument{32, value}}; }
+KernelArgument Int32(std::string name, int64_t value) {
+  return {std::move(name), IntegerArgument{32, value}};
+}
 
 }  // namespace
 
@@ -43,8 +45,8 @@ LaunchSpec MakeLaunchSpec(const Candidate& candidate, const Problem& problem, in
   spec.grid_n = static_cast<int>(CeilDiv(problem.n, spec.tile_n));
   spec.split_k = split;
   spec.block_threads = config.threads();
-  spec.dynamic_smem_bytes =
-      mma_family::DynamicSmemBytes(config, signature, CeilDiv(units, split), std::min(m_bucket, config.tile_m()));
+  spec.dynamic_smem_bytes = mma_family::DynamicSmemBytes(config, signature, CeilDiv(units, split),
+                                                         std::min(m_bucket, config.tile_m()));
   spec.max_m = open_ended ? 0 : m_bucket;
   if (candidate.reduction == Reduction::kWorkspace) {
     spec.ticket_bytes_per_m_tile = int64_t{spec.grid_n} * 4;

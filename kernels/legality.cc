@@ -10,36 +10,42 @@
 
 namespace qgemm {
 
-absl::Status IsLegal(const Candidate& candidate, const Problem& problem, int64_t m, const DeviceProfile& device) {
+absl::Status IsLegal(const Candidate& candidate, const Problem& problem, int64_t m,
+                     const DeviceProfile& device) {
   QGEMM_RETURN_IF_ERROR(mma_family::SupportsDevice(device));
   const KernelConfig& config = candidate.config;
   const int64_t unit = mma_family::UnitK(problem.signature.format);
   const int64_t units = (problem.k + unit - 1) / unit;
   if (candidate.split_k < 1 || candidate.split_k > units) {
-    return absl::FailedPreconditionError(absl::StrCat("split_k ", candidate.split_k, " leaves empty slices: K ", problem.k,
-                                                      " has ", units, " units of ", unit));
+    return absl::FailedPreconditionError(absl::StrCat("split_k ", candidate.split_k,
+                                                      " leaves empty slices: K ", problem.k, " has ", units,
+                                                      " units of ", unit));
   }
   if ((candidate.split_k > 1) != (candidate.reduction == Reduction::kWorkspace)) {
-    return absl::FailedPreconditionError(absl::StrCat("reduction ", std::string(ReductionName(candidate.reduction)),
+    return absl::FailedPreconditionError(absl::StrCat("reduction ",
+                                                      std::string(ReductionName(candidate.reduction)),
                                                       " does not go with split_k ", candidate.split_k));
   }
   const LaunchSpec spec = MakeLaunchSpec(candidate, problem, BucketFor(m));
   // The epilogue keeps one word in static shared memory; 1 KiB per CTA is the system's.
   if (spec.dynamic_smem_bytes + 16 > device.max_smem_per_block) {
-    return absl::FailedPreconditionError(absl::StrCat("shared memory ", spec.dynamic_smem_bytes, " bytes exceeds the ",
-                                                      device.max_smem_per_block, " of a block"));
+    return absl::FailedPreconditionError(absl::StrCat("shared memory ", spec.dynamic_smem_bytes,
+                                                      " bytes exceeds the ", device.max_smem_per_block,
+                                                      " of a block"));
   }
   const int64_t m_tiles = spec.Grid(m).x;
   if (m_tiles > 0x7fffffff || spec.grid_n > 65535 || candidate.split_k > 65535) {
-    return absl::FailedPreconditionError(absl::StrCat("grid ", m_tiles, " x ", spec.grid_n, " x ", candidate.split_k,
-                                                      " exceeds the launch limits 2147483647 x 65535 x 65535"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("grid ", m_tiles, " x ", spec.grid_n, " x ", candidate.split_k,
+                     " exceeds the launch limits 2147483647 x 65535 x 65535"));
   }
   if (const int64_t bytes = spec.WorkspaceBytes(m); bytes > kMaxWorkspaceBytes) {
     return absl::FailedPreconditionError(
         absl::StrCat("workspace ", bytes, " bytes exceeds the limit of ", kMaxWorkspaceBytes));
   }
   if (config.threads() > 1024) {
-    return absl::FailedPreconditionError(absl::StrCat(config.threads(), " threads exceed the 1024 of a block"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(config.threads(), " threads exceed the 1024 of a block"));
   }
   return absl::OkStatus();
 }

@@ -8,21 +8,25 @@
 namespace qgemm::mma_family {
 namespace {
 
-// Accumulator registers per thread are 4 * row_tiles * token_tiles; with the fragments beside them this is the most
-// that compiles without spills at the register cap of the config's thread count.
+// Whether a config compiles without spills at the register cap of its thread count: accumulators, live weight
+// and activation fragments, and an allowance for addresses and copies, read off ptxas reports over the space
+// (sm_80 to sm_120, groups 32 to 128, with and without zero points). A config that spills all the same is
+// rejected when compiled.
 bool FitsRegisters(const KernelConfig& c) {
   const int cap = std::min(255, 65536 / c.threads() / 8 * 8);
   const int accumulators = 4 * c.row_tiles * c.token_tiles;
-  const int fragments = c.scale == ScaleMode::kPost ? 16 * c.row_tiles + 12 : 4 * c.row_tiles + 8;
-  return accumulators + fragments + 48 <= cap;
+  const bool post = c.scale == ScaleMode::kPost;
+  const int fragments = post ? 16 * c.row_tiles + 12 : 4 * c.row_tiles + 8;
+  const int allowance = post ? 60 : 72;
+  return accumulators + fragments + allowance <= cap;
 }
 
 struct Geometry {
   int row_tiles, warps_n, warps_k;
 };
 
-void Add(std::vector<KernelConfig>& out, int token_tiles, Geometry g, int stages, int blocks, ActivationPath path,
-         ScaleMode scale) {
+void Add(std::vector<KernelConfig>& out, int token_tiles, Geometry g, int stages, int blocks,
+         ActivationPath path, ScaleMode scale) {
   KernelConfig c;
   c.token_tiles = token_tiles;
   c.row_tiles = g.row_tiles;
@@ -37,34 +41,78 @@ void Add(std::vector<KernelConfig>& out, int token_tiles, Geometry g, int stages
 
 // Up to 16 tokens the weights' stream is everything: many warps, private rings, activations resident.
 void AddDecode(std::vector<KernelConfig>& out, int token_tiles) {
-  for (const Geometry g : {Geometry{1, 1, 8}, {1, 1, 16}, {1, 2, 4}, {1, 2, 8}, {1, 3, 4}, {1, 3, 5}, {1, 4, 2}, {1, 4, 4},
-                           {1, 8, 1}, {1, 8, 2}, {2, 1, 8}, {2, 2, 4}, {2, 2, 8}, {2, 4, 2}, {2, 4, 4}, {2, 8, 1}}) {
-    for (const int stages : {3, 4}) Add(out, token_tiles, g, stages, 2, ActivationPath::kSlice, ScaleMode::kPost);
+  for (const Geometry g : {Geometry{1, 1, 8},
+                           {1, 1, 16},
+                           {1, 2, 4},
+                           {1, 2, 8},
+                           {1, 3, 4},
+                           {1, 3, 5},
+                           {1, 4, 2},
+                           {1, 4, 4},
+                           {1, 8, 1},
+                           {1, 8, 2},
+                           {2, 1, 8},
+                           {2, 2, 4},
+                           {2, 2, 8},
+                           {2, 4, 2},
+                           {2, 4, 4},
+                           {2, 8, 1}}) {
+    for (const int stages : {3, 4})
+      Add(out, token_tiles, g, stages, 2, ActivationPath::kSlice, ScaleMode::kPost);
   }
-  for (const Geometry g : {Geometry{1, 1, 8}, {1, 2, 8}, {1, 4, 4}, {1, 8, 2}, {2, 2, 4}, {2, 4, 2}, {2, 4, 4}, {2, 8, 1}}) {
+  for (const Geometry g :
+       {Geometry{1, 1, 8}, {1, 2, 8}, {1, 4, 4}, {1, 8, 2}, {2, 2, 4}, {2, 4, 2}, {2, 4, 4}, {2, 8, 1}}) {
     Add(out, token_tiles, g, 6, 1, ActivationPath::kSlice, ScaleMode::kPost);
     Add(out, token_tiles, g, 4, 2, ActivationPath::kSlice, ScaleMode::kPre);
+    // For slices of K that do not fit: a long K that the workspace limit or a small shared memory keeps from
+    // being split.
+    Add(out, token_tiles, g, 3, 2, ActivationPath::kStaged, ScaleMode::kPost);
+    Add(out, token_tiles, g, 4, 1, ActivationPath::kStaged, ScaleMode::kPost);
   }
 }
 
 // 17 to 32 tokens: the activations no longer always fit beside the ring.
 void AddMiddle(std::vector<KernelConfig>& out, int token_tiles) {
-  for (const Geometry g : {Geometry{1, 1, 8}, {1, 2, 4}, {1, 2, 8}, {1, 4, 2}, {1, 4, 4}, {1, 8, 1}, {1, 8, 2}, {2, 1, 8},
-                           {2, 2, 4}, {2, 4, 2}, {2, 4, 4}, {2, 8, 1}}) {
+  for (const Geometry g : {Geometry{1, 1, 8},
+                           {1, 2, 4},
+                           {1, 2, 8},
+                           {1, 4, 2},
+                           {1, 4, 4},
+                           {1, 8, 1},
+                           {1, 8, 2},
+                           {2, 1, 8},
+                           {2, 2, 4},
+                           {2, 4, 2},
+                           {2, 4, 4},
+                           {2, 8, 1}}) {
     Add(out, token_tiles, g, 4, 2, ActivationPath::kSlice, ScaleMode::kPost);
     Add(out, token_tiles, g, 4, 2, ActivationPath::kSlice, ScaleMode::kPre);
     Add(out, token_tiles, g, 4, 1, ActivationPath::kStaged, ScaleMode::kPre);
     Add(out, token_tiles, g, 3, 2, ActivationPath::kStaged, ScaleMode::kPre);
+    Add(out, token_tiles, g, 3, 1, ActivationPath::kStaged, ScaleMode::kPre);
   }
 }
 
-// 33 to 128 tokens: activations come with the stages.
+// 33 to 128 tokens: activations come with the stages. Scaling after the MMA never won here and spills most.
 void AddPrefill(std::vector<KernelConfig>& out, int token_tiles) {
-  for (const Geometry g : {Geometry{1, 2, 2}, {1, 2, 4}, {1, 4, 1}, {1, 4, 2}, {1, 4, 4}, {1, 8, 1}, {1, 8, 2}, {2, 2, 1},
-                           {2, 2, 2}, {2, 2, 4}, {2, 4, 1}, {2, 4, 2}, {2, 8, 1}, {4, 2, 2}, {4, 4, 1}}) {
-    for (const int stages : {3, 4}) Add(out, token_tiles, g, stages, 1, ActivationPath::kStaged, ScaleMode::kPre);
+  for (const Geometry g : {Geometry{1, 2, 2},
+                           {1, 2, 4},
+                           {1, 4, 1},
+                           {1, 4, 2},
+                           {1, 4, 4},
+                           {1, 8, 1},
+                           {1, 8, 2},
+                           {2, 2, 1},
+                           {2, 2, 2},
+                           {2, 2, 4},
+                           {2, 4, 1},
+                           {2, 4, 2},
+                           {2, 8, 1},
+                           {4, 2, 2},
+                           {4, 4, 1}}) {
+    for (const int stages : {3, 4})
+      Add(out, token_tiles, g, stages, 1, ActivationPath::kStaged, ScaleMode::kPre);
     Add(out, token_tiles, g, 3, 2, ActivationPath::kStaged, ScaleMode::kPre);
-    if (token_tiles <= 8) Add(out, token_tiles, g, 4, 1, ActivationPath::kStaged, ScaleMode::kPost);
   }
 }
 
@@ -85,7 +133,8 @@ int SlotBytes(const KernelConfig& config, const WeightFormat& format) {
 
 int UnitK(const WeightFormat& format) { return std::max(64, format.group_size); }
 
-int DynamicSmemBytes(const KernelConfig& config, const KernelSignature& signature, int64_t slice_units, int rows) {
+int DynamicSmemBytes(const KernelConfig& config, const KernelSignature& signature, int64_t slice_units,
+                     int rows) {
   const int64_t warps = config.warps_n * config.warps_k;
   const int64_t ring = warps * config.stages * SlotBytes(config, signature.format);
   const int64_t activations =
@@ -114,8 +163,7 @@ std::vector<KernelConfig> Configs(const KernelSignature& signature, int m_bucket
     AddPrefill(out, tokens);
     AddPrefill(out, tokens / 2);
   } else {
-    AddPrefill(out, 8);
-    AddPrefill(out, 16);
+    for (const int tiles : {4, 8, 16}) AddPrefill(out, tiles);
   }
   return out;
 }
@@ -141,14 +189,16 @@ std::string ConfigConstants(const KernelConfig& config, const KernelSignature& s
   constant("bool", "kPostScale", config.scale == ScaleMode::kPost);
   constant("bool", "kBias", signature.epilogue.bias);
   // An unrolled mma.sync costs NVRTC about 1.35 ms: blocks of large tiles stay a loop.
-  constant("bool", "kUnrollBlocks", 4 * config.row_tiles * config.token_tiles * config.blocks_per_stage <= 64);
+  constant("bool", "kUnrollBlocks",
+           4 * config.row_tiles * config.token_tiles * config.blocks_per_stage <= 64);
   return text;
 }
 
 absl::Status SupportsDevice(const DeviceProfile& device) {
   if (device.compute_major < 8) {
-    return absl::FailedPreconditionError(absl::StrCat("family mma needs compute capability 8.0 or newer, ", device.name, " has ",
-                                                      device.compute_major, ".", device.compute_minor));
+    return absl::FailedPreconditionError(absl::StrCat("family mma needs compute capability 8.0 or newer, ",
+                                                      device.name, " has ", device.compute_major, ".",
+                                                      device.compute_minor));
   }
   return absl::OkStatus();
 }

@@ -11,7 +11,8 @@
 
 namespace qgemm {
 
-// Family `mma` (device/mma.cuh): mma.sync.m16n8k16, sm_80 and up. Everything the rest of kernels/ asks of a family.
+// Family `mma` (device/mma.cuh): mma.sync.m16n8k16, sm_80 and up. Everything the rest of kernels/ asks of a
+// family.
 namespace mma_family {
 
 inline constexpr char kEntry[] = "qgemm_mma";
@@ -20,7 +21,8 @@ inline constexpr char kEntry[] = "qgemm_mma";
 int UnitK(const WeightFormat& format);
 
 // Bytes of dynamic shared memory for slices of at most `slice_units` units and `rows` rows of X per CTA.
-int DynamicSmemBytes(const KernelConfig& config, const KernelSignature& signature, int64_t slice_units, int rows);
+int DynamicSmemBytes(const KernelConfig& config, const KernelSignature& signature, int64_t slice_units,
+                     int rows);
 
 // Weight bytes a CTA keeps in flight: what hides memory latency.
 int BytesInFlight(const KernelConfig& config, const KernelSignature& signature);

@@ -1,0 +1,82 @@
+#include "kernels/launch_spec.h"
+
+#include "gtest/gtest.h"
+#include "kernels/packing.h"
+
+namespace qgemm {
+namespace {
+
+Problem MakeProblem(int64_t n, int64_t k, int group) {
+  Problem p;
+  p.n = n;
+  p.k = k;
+  p.signature.format.group_size = group;
+  return p;
+}
+
+int64_t Constant(const LaunchSpec& spec, const std::string& name) {
+  for (const KernelArgument& argument : spec.arguments) {
+    if (argument.name == name) return std::get<int64_t>(std::get<IntegerArgument>(argument.kind).value);
+  }
+  ADD_FAILURE() << "no argument " << name;
+  return -1;
+}
+
+TEST(LaunchSpec, GridCoversEveryRowAndColumn) {
+  const Candidate candidate{ParseConfig("mma_t2_r1_w3x4_s4_b2_slice_post").value(), 1, Reduction::kNone};
+  const LaunchSpec spec = MakeLaunchSpec(candidate, MakeProblem(257, 192, 32), 16);
+  EXPECT_EQ(spec.tile_m, 16);
+  EXPECT_EQ(spec.tile_n, 48);
+  EXPECT_EQ(spec.grid_n, 6);
+  EXPECT_EQ(spec.Grid(16).x, 1);
+  EXPECT_EQ(spec.Grid(17).x, 2);
+  EXPECT_EQ(spec.Grid(0).x, 0);
+  EXPECT_EQ(spec.Grid(1).z, 1);
+  EXPECT_EQ(spec.layout_id, kLayoutId);
+}
+
+TEST(LaunchSpec, SlicesAddUpToTheWholeK) {
+  for (const int group : {32, 64, 128}) {
+    for (const int64_t k : {384, 1152, 6656}) {
+      for (const int split : {1, 2, 3}) {
+        const Candidate candidate{ParseConfig("mma_t1_r1_w2x4_s4_b2_slice_post").value(), split,
+                                  split == 1 ? Reduction::kNone : Reduction::kWorkspace};
+        const LaunchSpec spec = MakeLaunchSpec(candidate, MakeProblem(64, k, group), 1);
+        const int64_t unit = std::max(64, group);
+        EXPECT_EQ(Constant(spec, "units_quotient") * split + Constant(spec, "units_remainder"),
+                  (k + unit - 1) / unit);
+        EXPECT_LT(Constant(spec, "units_remainder"), split);
+        EXPECT_GT(Constant(spec, "units_quotient"), 0);
+      }
+    }
+  }
+}
+
+TEST(LaunchSpec, WorkspaceIsTicketsThenPartials) {
+  const Candidate split{ParseConfig("mma_t8_r2_w4x1_s4_b1_staged_pre").value(), 3, Reduction::kWorkspace};
+  const LaunchSpec spec = MakeLaunchSpec(split, MakeProblem(5376, 4096, 128), 256);
+  ASSERT_EQ(spec.grid_n, 42);
+  EXPECT_EQ(spec.TicketBytes(65), 512);  // 2 M tiles x 42 N tiles x 4 B, rounded up to 256
+  EXPECT_EQ(spec.WorkspaceBytes(65), 512 + 2 * 42 * 3 * 64 * 128 * 4);
+  EXPECT_EQ(spec.WorkspaceBytes(0), 0);
+
+  const Candidate whole{split.config, 1, Reduction::kNone};
+  EXPECT_EQ(MakeLaunchSpec(whole, MakeProblem(5376, 4096, 128), 256).WorkspaceBytes(200), 0);
+}
+
+TEST(LaunchSpec, SharedMemoryCountsOnlyTheBucketsRows) {
+  const Candidate candidate{ParseConfig("mma_t1_r1_w2x4_s4_b2_slice_post").value(), 1, Reduction::kNone};
+  const Problem p = MakeProblem(5376, 4096, 128);
+  const int one = MakeLaunchSpec(candidate, p, 1).dynamic_smem_bytes;
+  const int eight = MakeLaunchSpec(candidate, p, 8).dynamic_smem_bytes;
+  EXPECT_NEAR(eight - one, 7 * (4096 * 2 + 16), 128);
+}
+
+TEST(LaunchSpec, OnlyTheLastBucketIsOpenEnded) {
+  const Candidate candidate{ParseConfig("mma_t8_r2_w4x1_s4_b1_staged_pre").value(), 1, Reduction::kNone};
+  EXPECT_EQ(MakeLaunchSpec(candidate, MakeProblem(64, 128, 128), 2048).max_m, 2048);
+  EXPECT_EQ(MakeLaunchSpec(candidate, MakeProblem(64, 128, 128), 4096).max_m, 0);
+}
+
+}  // namespace
+}  // namespace qgemm

@@ -1,0 +1,88 @@
+#include "kernels/legality.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/search_space.h"
+
+namespace qgemm {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Case {
+  Problem problem;
+  Candidate candidate;
+  DeviceProfile device = FindDeviceProfile("h200").value();
+};
+
+Case MakeCase() {
+  Case c;
+  c.problem.n = 5376;
+  c.problem.k = 4096;
+  c.candidate.config = ParseConfig("mma_t1_r1_w2x4_s4_b2_slice_post").value();
+  return c;
+}
+
+TEST(Legality, AcceptsAnOrdinaryCandidate) {
+  const Case c = MakeCase();
+  EXPECT_TRUE(IsLegal(c.candidate, c.problem, 1, c.device).ok());
+}
+
+TEST(Legality, RejectsEmptySlices) {
+  Case c = MakeCase();
+  c.candidate.reduction = Reduction::kWorkspace;
+  c.candidate.split_k = 32;  // 4096 / 128 units
+  EXPECT_TRUE(IsLegal(c.candidate, c.problem, 1, c.device).ok());
+  c.candidate.split_k = 33;
+  EXPECT_THAT(IsLegal(c.candidate, c.problem, 1, c.device).message(),
+              HasSubstr("split_k 33 leaves empty slices"));
+  c.candidate.split_k = 0;
+  EXPECT_FALSE(IsLegal(c.candidate, c.problem, 1, c.device).ok());
+}
+
+TEST(Legality, RejectsAReductionThatDoesNotGoWithTheSplit) {
+  Case c = MakeCase();
+  c.candidate.split_k = 2;
+  EXPECT_THAT(IsLegal(c.candidate, c.problem, 1, c.device).message(), HasSubstr("reduction none"));
+  c.candidate.split_k = 1;
+  c.candidate.reduction = Reduction::kWorkspace;
+  EXPECT_THAT(IsLegal(c.candidate, c.problem, 1, c.device).message(), HasSubstr("reduction workspace"));
+}
+
+TEST(Legality, RejectsASliceThatDoesNotFitSharedMemory) {
+  Case c = MakeCase();
+  c.problem.k = 19968;
+  EXPECT_TRUE(IsLegal(c.candidate, c.problem, 1, c.device).ok());
+  EXPECT_THAT(IsLegal(c.candidate, c.problem, 8, c.device).message(), HasSubstr("shared memory"));
+  c.candidate.split_k = 4;
+  c.candidate.reduction = Reduction::kWorkspace;
+  EXPECT_TRUE(IsLegal(c.candidate, c.problem, 8, c.device).ok());
+}
+
+TEST(Legality, RejectsAWorkspaceAboveTheLimit) {
+  Case c = MakeCase();
+  c.candidate.config = ParseConfig("mma_t8_r2_w4x1_s4_b1_staged_pre").value();
+  c.candidate.split_k = 2;
+  c.candidate.reduction = Reduction::kWorkspace;
+  EXPECT_TRUE(IsLegal(c.candidate, c.problem, 1024, c.device).ok());
+  EXPECT_THAT(IsLegal(c.candidate, c.problem, 4096, c.device).message(), HasSubstr("workspace"));
+}
+
+TEST(Legality, RejectsAGridBeyondTheLaunchLimits) {
+  Case c = MakeCase();
+  c.candidate.config = ParseConfig("mma_t1_r1_w1x8_s4_b2_slice_post").value();
+  c.problem.n = int64_t{65535} * 16;
+  EXPECT_TRUE(IsLegal(c.candidate, c.problem, 1, c.device).ok());
+  c.problem.n += 1;
+  EXPECT_THAT(IsLegal(c.candidate, c.problem, 1, c.device).message(), HasSubstr("grid"));
+}
+
+TEST(Legality, RejectsADeviceBeforeAmpere) {
+  Case c = MakeCase();
+  c.device.compute_major = 7;
+  c.device.compute_minor = 5;
+  EXPECT_THAT(IsLegal(c.candidate, c.problem, 1, c.device).message(), HasSubstr("compute capability 8.0"));
+}
+
+}  // namespace
+}  // namespace qgemm

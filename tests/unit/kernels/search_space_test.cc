@@ -1,0 +1,81 @@
+#include "kernels/search_space.h"
+
+#include <algorithm>
+#include <set>
+
+#include "gtest/gtest.h"
+#include "kernels/bucket.h"
+#include "kernels/legality.h"
+
+namespace qgemm {
+namespace {
+
+Problem MakeProblem(int64_t n, int64_t k, int group = 128) {
+  Problem p;
+  p.n = n;
+  p.k = k;
+  p.signature.format.group_size = group;
+  return p;
+}
+
+TEST(SearchSpace, OffersAtLeastSixtyCandidatesForEveryBucketOnEveryProfile) {
+  for (const DeviceProfile& device : DeviceProfiles()) {
+    for (const int bucket : BucketLadder()) {
+      for (const auto& [n, k] : {std::pair<int64_t, int64_t>{5376, 4096}, {1024, 6656}, {6656, 19968}}) {
+        EXPECT_GE(LegalCandidates(MakeProblem(n, k), bucket, device).size(), 60u)
+            << device.name << " bucket " << bucket << " " << n << "x" << k;
+      }
+    }
+  }
+}
+
+TEST(SearchSpace, OffersSomethingForEveryAwkwardProblem) {
+  const DeviceProfile device = FindDeviceProfile("h200").value();
+  for (const int64_t n : {1, 17, 257, 262208}) {
+    for (const int64_t k : {32, 96, 192, 7392, 21504}) {
+      for (const int bucket : BucketLadder()) {
+        const Problem p = MakeProblem(n, k, 32);
+        EXPECT_FALSE(LegalCandidates(p, bucket, device).empty()) << n << "x" << k << " bucket " << bucket;
+      }
+    }
+  }
+}
+
+TEST(SearchSpace, ListsOnlyLegalCandidatesInOrderWithoutRepeats) {
+  const DeviceProfile device = FindDeviceProfile("l40s").value();
+  const Problem p = MakeProblem(8448, 6656);
+  for (const int bucket : BucketLadder()) {
+    const std::vector<Candidate> candidates = LegalCandidates(p, bucket, device);
+    EXPECT_TRUE(std::is_sorted(candidates.begin(), candidates.end()));
+    EXPECT_EQ(std::adjacent_find(candidates.begin(), candidates.end()), candidates.end());
+    for (const Candidate& c : candidates) {
+      EXPECT_TRUE(IsLegal(c, p, bucket, device).ok()) << CandidateName(c) << IsLegal(c, p, bucket, device);
+    }
+  }
+}
+
+TEST(SearchSpace, ConfigsDoNotDependOnTheShape) {
+  const DeviceProfile device = FindDeviceProfile("h200").value();
+  const KernelSignature signature = MakeProblem(1, 128).signature;
+  const std::vector<KernelConfig> whole = WholeConfigSpace(signature, device);
+  EXPECT_TRUE(std::is_sorted(whole.begin(), whole.end()));
+  for (const int bucket : BucketLadder()) {
+    for (const KernelConfig& config : ConfigSpace(signature, bucket, device)) {
+      EXPECT_TRUE(std::binary_search(whole.begin(), whole.end(), config)) << ConfigName(config);
+    }
+  }
+}
+
+TEST(SearchSpace, NamesOfAWholeSpaceAreUniqueAndParseBack) {
+  const DeviceProfile device = FindDeviceProfile("h200").value();
+  std::set<std::string> names;
+  for (const KernelConfig& config : WholeConfigSpace(MakeProblem(1, 128).signature, device)) {
+    EXPECT_TRUE(names.insert(ConfigName(config)).second) << ConfigName(config);
+    const auto parsed = ParseConfig(ConfigName(config));
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    EXPECT_EQ(*parsed, config);
+  }
+}
+
+}  // namespace
+}  // namespace qgemm
