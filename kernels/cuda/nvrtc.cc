@@ -1,5 +1,7 @@
 #include "kernels/cuda/nvrtc.h"
 
+#include <dlfcn.h>
+#include <glob.h>
 #include <nvrtc.h>
 #include <unistd.h>
 
@@ -34,25 +36,73 @@ struct Nvrtc::Api {
 
 namespace {
 
+constexpr const char* kFileNames[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+std::vector<std::string> Glob(const std::string& pattern) {
+  glob_t found = {};
+  std::vector<std::string> paths;
+  if (glob(pattern.c_str(), 0, nullptr, &found) == 0) {
+    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  }
+  globfree(&found);
+  return paths;
+}
+
 std::vector<std::string> LibraryCandidates() {
-  if (const char* file = std::getenv("QGEMM_NVRTC_LIBRARY"); file != nullptr && *file != '\0') return {file};
-  std::vector<std::string> folders = {""};
-  if (const char* home = std::getenv("CUDA_HOME"); home != nullptr && *home != '\0') {
-    folders.push_back(absl::StrCat(home, "/lib64/"));
+  std::vector<std::string> candidates;
+  const auto add_folder = [&candidates](const std::string& folder) {
+    for (const char* name : kFileNames) candidates.push_back(folder + name);
+  };
+  if (const std::string chosen = Environment("QGEMM_NVRTC_PATH"); !chosen.empty()) {
+    if (absl::StrContains(chosen, ".so")) return {chosen};
+    add_folder(chosen + "/");
+    return candidates;
+  }
+  add_folder("");  // the loader's path
+  if (const std::string home = Environment("CUDA_HOME"); !home.empty()) {
+    add_folder(home + "/lib64/");
+    add_folder(home + "/lib/");
   }
   char program[4096];
   const ssize_t length = readlink("/proc/self/exe", program, sizeof(program));
   if (length > 0 && length < static_cast<ssize_t>(sizeof(program))) {
     std::string folder(program, length);
     folder.erase(folder.rfind('/'));
-    folders.push_back(absl::StrCat(folder, "/../lib/"));
+    add_folder(folder + "/../lib/");
   }
-  folders.push_back("/usr/local/cuda/lib64/");
-  std::vector<std::string> candidates;
-  for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12"}) {
-    for (const std::string& folder : folders) candidates.push_back(folder + name);
+  add_folder("/usr/local/cuda/lib64/");
+  // NVIDIA's pip packages: of CUDA 13, then of CUDA 12.
+  std::vector<std::string> python_folders;
+  if (const std::string venv = Environment("VIRTUAL_ENV"); !venv.empty()) {
+    python_folders.push_back(venv + "/lib/python3*/site-packages");
+  }
+  if (const std::string home = Environment("HOME"); !home.empty()) {
+    python_folders.push_back(home + "/.local/lib/python3*/site-packages");
+  }
+  python_folders.push_back("/usr/local/lib/python3*/*-packages");
+  for (const std::string& python_folder : python_folders) {
+    for (const char* package : {"/nvidia/cu13/lib/", "/nvidia/cuda_nvrtc/lib/"}) {
+      for (const std::string& folder : Glob(python_folder + package)) add_folder(folder);
+    }
   }
   return candidates;
+}
+
+// NVRTC opens its built-ins by bare name when it compiles. In a folder that the loader does not search
+// (pip's) they are found only if they are loaded already.
+void LoadBuiltins(const void* nvrtc_function) {
+  Dl_info info;
+  if (dladdr(nvrtc_function, &info) == 0 || info.dli_fname == nullptr) return;
+  const std::string library = info.dli_fname;
+  const std::string folder = library.substr(0, library.rfind('/') + 1);
+  for (const std::string& path : Glob(folder + "libnvrtc-builtins.so.*")) {
+    dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
 }
 
 // The first integer in `line` that follows `before` or, with an empty `before`, precedes `after`.
@@ -121,6 +171,7 @@ absl::StatusOr<const Nvrtc*> Nvrtc::LoadOnce() {
   QGEMM_RETURN_IF_ERROR(library.Resolve("nvrtcGetPTXSize", &api->GetPTXSize));
   QGEMM_RETURN_IF_ERROR(library.Resolve("nvrtcGetPTX", &api->GetPTX));
 
+  LoadBuiltins(reinterpret_cast<const void*>(api->Version));
   auto* const nvrtc = new Nvrtc(api);
   int major = 0, minor = 0, count = 0;
   if (api->Version(&major, &minor) != NVRTC_SUCCESS || api->GetNumSupportedArchs(&count) != NVRTC_SUCCESS) {

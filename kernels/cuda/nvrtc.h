@@ -35,8 +35,9 @@ struct NvrtcOutput {
 // NVIDIA's run-time compiler, opened with dlopen. Needs no GPU and no driver. All functions are thread-safe.
 class Nvrtc {
  public:
-  // Opens the library once per process: the file named by QGEMM_NVRTC_LIBRARY if set, else libnvrtc.so.13 or
-  // .12 on the loader's path, in $CUDA_HOME/lib64, beside the program (../lib) or in /usr/local/cuda/lib64.
+  // Opens the library once per process. QGEMM_NVRTC_PATH, when set, names the library or its folder; else it
+  // is libnvrtc.so.13 or .12 on the loader's path, in $CUDA_HOME (lib64, lib), beside the program (../lib),
+  // in /usr/local/cuda/lib64, or of NVIDIA's pip packages in $VIRTUAL_ENV, ~/.local and /usr/local/lib.
   // NotFound says what was tried. Never unloaded.
   [[nodiscard]] static absl::StatusOr<const Nvrtc*> Load();
 

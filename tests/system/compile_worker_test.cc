@@ -113,7 +113,7 @@ TEST_F(CompileWorkerTest, UnknownArchIsRefused) {
 }
 
 TEST_F(CompileWorkerTest, WithoutNvrtcEverythingIsUnavailableWithTheReason) {
-  options_.worker.env.emplace_back("QGEMM_NVRTC_LIBRARY", "/nonexistent/libnvrtc.so");
+  options_.worker.env.emplace_back("QGEMM_NVRTC_PATH", "/nonexistent/libnvrtc.so");
   const auto reply = Compile(Small("extern \"C\" __global__ void small() {}"), "sm_90a");
   EXPECT_TRUE(absl::IsUnavailable(reply.status())) << reply.status();
   EXPECT_THAT(std::string(reply.status().message()), HasSubstr("/nonexistent/libnvrtc.so"));
