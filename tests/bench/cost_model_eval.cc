@@ -1,0 +1,117 @@
+// How well the cost model orders measured kernels. Reads lines [N, K, M, us, name, split, reduction, ...] of
+// a sweep of the prototype on an H200 (bf16, group 128) from a file, "-" for standard input:
+//   zcat sweep.jsonl.gz | cost_model_eval -
+// Names are A_<path>_<token tiles>_<row tiles>_<warps N>_<warps
+// K>_<blocks>_<stages>_<scale>_<activations>_...; taken are the points like family mma: cp.async (path 1),
+// post scale (0, 2), activations resident (1, 2: the faster counts), no reduction or workspace. Per (N, K,
+// M): the measured time of the model's first choice, and of the best of its first third, over the best
+// measured.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "kernels/cost_model.h"
+
+namespace qgemm {
+namespace {
+
+struct Point {
+  double measured_us = 0;
+  double predicted_us = 0;
+  Candidate candidate;
+};
+
+using Cell = std::tuple<int64_t, int64_t, int64_t>;  // N, K, M
+
+bool ParsePoint(const std::string& line, Cell* cell, Point* point) {
+  const nlohmann::json row = nlohmann::json::parse(line, nullptr, false);
+  if (!row.is_array() || row.size() < 7) return false;
+  const std::vector<std::string> name = absl::StrSplit(row[4].get<std::string>(), '_');
+  if (name.size() < 10 || name[0] != "A" || row[6].get<int>() == 2) return false;
+  int field[10] = {};
+  for (int i = 1; i < 10; ++i) {
+    if (!absl::SimpleAtoi(name[i], &field[i])) return false;
+  }
+  const bool post = field[8] == 0 || field[8] == 2;
+  const bool resident = field[9] == 1 || field[9] == 2;
+  if (field[1] != 1 || !post || !resident) return false;
+  *cell = {row[0].get<int64_t>(), row[1].get<int64_t>(), row[2].get<int64_t>()};
+  point->measured_us = row[3].get<double>();
+  point->candidate.config = {Family::kMma,    field[2], field[3], field[4],
+                             field[5],        field[7], field[6], ActivationPath::kSlice,
+                             ScaleMode::kPost};
+  point->candidate.split_k = row[5].get<int>();
+  point->candidate.reduction = point->candidate.split_k > 1 ? Reduction::kWorkspace : Reduction::kNone;
+  return true;
+}
+
+int Main(std::istream& in) {
+  std::map<Cell, std::map<Candidate, Point>> cells;
+  for (std::string line; std::getline(in, line);) {
+    Cell cell;
+    Point point;
+    if (!ParsePoint(line, &cell, &point)) continue;
+    auto [entry, inserted] = cells[cell].try_emplace(point.candidate, point);
+    entry->second.measured_us = std::min(entry->second.measured_us, point.measured_us);
+  }
+  if (cells.empty()) {
+    std::fprintf(stderr, "no usable points in the input\n");
+    return 1;
+  }
+  const DeviceProfile device = *FindDeviceProfile("h200");
+  double first_log = 0, third_log = 0, first_worst = 1, third_worst = 1;
+  std::printf("%6s %6s %3s %5s %8s %7s %7s %9s  first choice\n", "N", "K", "M", "n", "best us", "first",
+              "third", "predicted");
+  for (auto& [cell, candidates] : cells) {
+    const auto [n, k, m] = cell;
+    std::vector<Point> points;
+    for (auto& [candidate, point] : candidates) {
+      point.predicted_us = PredictCost(candidate, Problem{n, k, {}}, m, device).total_us;
+      points.push_back(point);
+    }
+    std::stable_sort(points.begin(), points.end(),
+                     [](const Point& a, const Point& b) { return a.predicted_us < b.predicted_us; });
+    const auto faster = [](const Point& a, const Point& b) { return a.measured_us < b.measured_us; };
+    const double best = std::min_element(points.begin(), points.end(), faster)->measured_us;
+    const auto third_end = points.begin() + std::max<size_t>(1, points.size() / 3);
+    const double first = points[0].measured_us / best;
+    const double third = std::min_element(points.begin(), third_end, faster)->measured_us / best;
+    std::printf("%6lld %6lld %3lld %5zu %8.2f %7.3f %7.3f %9.2f  %s\n", static_cast<long long>(n),
+                static_cast<long long>(k), static_cast<long long>(m), points.size(), best, first, third,
+                points[0].predicted_us, CandidateName(points[0].candidate).c_str());
+    first_log += std::log(first);
+    third_log += std::log(third);
+    first_worst = std::max(first_worst, first);
+    third_worst = std::max(third_worst, third);
+  }
+  std::printf("first choice: geometric mean %.3f, worst %.3f; best of the first third: %.3f, worst %.3f\n",
+              std::exp(first_log / cells.size()), first_worst, std::exp(third_log / cells.size()),
+              third_worst);
+  return 0;
+}
+
+}  // namespace
+}  // namespace qgemm
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: cost_model_eval FILE|-\n");
+    return 2;
+  }
+  if (std::string(argv[1]) == "-") return qgemm::Main(std::cin);
+  std::ifstream file(argv[1]);
+  if (!file) {
+    std::fprintf(stderr, "cannot read %s\n", argv[1]);
+    return 1;
+  }
+  return qgemm::Main(file);
+}

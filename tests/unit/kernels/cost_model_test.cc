@@ -1,0 +1,148 @@
+#include "kernels/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/bucket.h"
+#include "kernels/search_space.h"
+
+namespace qgemm {
+namespace {
+
+Problem MakeProblem(int64_t n, int64_t k, int group_size = 128) {
+  Problem problem;
+  problem.n = n;
+  problem.k = k;
+  problem.signature.format.group_size = group_size;
+  return problem;
+}
+
+DeviceProfile H200() { return *FindDeviceProfile("h200"); }
+
+double BestPrediction(const Problem& problem, int m, const DeviceProfile& device) {
+  double best = INFINITY;
+  for (const Candidate& candidate : LegalCandidates(problem, m, device)) {
+    best = std::min(best, PredictCost(candidate, problem, m, device).total_us);
+  }
+  return best;
+}
+
+Candidate Decode(int split_k) {
+  Candidate candidate;
+  candidate.config = {Family::kMma, 1, 1, 2, 8, 4, 2, ActivationPath::kSlice, ScaleMode::kPost};
+  candidate.split_k = split_k;
+  candidate.reduction = split_k > 1 ? Reduction::kWorkspace : Reduction::kNone;
+  return candidate;
+}
+
+// Best measured times of the prototype, cold, H200, bf16, group 128.
+TEST(CostModel, BestPredictionIsNearTheBestMeasured) {
+  struct Measured {
+    int64_t n, k;
+    int m;
+    double us;
+  };
+  for (const Measured& cell : {Measured{5376, 4096, 1, 7.44},
+                               {5376, 4096, 8, 9.42},
+                               {8448, 6656, 1, 12.3},
+                               {8448, 6656, 16, 17.7},
+                               {6656, 19968, 1, 25.5},
+                               {6656, 19968, 8, 27.8},
+                               {1024, 6656, 4, 6.78},
+                               {256, 6656, 1, 4.90}}) {
+    const double predicted = BestPrediction(MakeProblem(cell.n, cell.k), cell.m, H200());
+    EXPECT_NEAR(predicted / cell.us, 1, 0.2) << cell.n << "x" << cell.k << " m " << cell.m;
+  }
+}
+
+TEST(CostModel, PartsArePositiveAndBelowTheTotal) {
+  for (const DeviceProfile& device : DeviceProfiles()) {
+    for (int m : BucketLadder()) {
+      for (const Candidate& candidate : LegalCandidates(MakeProblem(5376, 4096), m, device)) {
+        const CostEstimate cost = PredictCost(candidate, MakeProblem(5376, 4096), m, device);
+        ASSERT_TRUE(std::isfinite(cost.total_us));
+        ASSERT_GT(cost.memory_us, 0);
+        ASSERT_GT(cost.mma_us, 0);
+        ASSERT_GT(cost.dequant_us, 0);
+        ASSERT_EQ(cost.reduction_us > 0, candidate.split_k > 1);
+        ASSERT_GT(cost.wave_efficiency, 0);
+        ASSERT_LE(cost.wave_efficiency, 1);
+        ASSERT_GE(cost.total_us, cost.memory_us + cost.reduction_us + cost.overhead_us);
+        ASSERT_GE(cost.total_us, cost.mma_us + cost.dequant_us + cost.reduction_us + cost.overhead_us);
+      }
+    }
+  }
+}
+
+TEST(CostModel, NeverBeatsTheRoofline) {
+  for (const DeviceProfile& device : DeviceProfiles()) {
+    for (int m : {1, 16, 256, 4096}) {
+      const double bytes = 5376.0 * 4096 / 2;
+      const double flops = 2.0 * m * 5376 * 4096;
+      const double floor_us =
+          std::max(bytes / (device.dram_gb_per_s * 1e3), flops / (device.mma_tflops * 1e6));
+      EXPECT_GT(BestPrediction(MakeProblem(5376, 4096), m, device), floor_us) << device.name << " m " << m;
+    }
+  }
+}
+
+TEST(CostModel, MoreRowsNeverCostLess) {
+  for (int split_k : {1, 4}) {
+    double previous = 0;
+    for (int m = 1; m <= 64; ++m) {
+      const double us = PredictCost(Decode(split_k), MakeProblem(5376, 4096), m, H200()).total_us;
+      EXPECT_GE(us, previous) << m;
+      previous = us;
+    }
+  }
+}
+
+// 32 tiles on 132 SMs: most of the GPU idles unless K is split; 264 tiles fill it twice over.
+TEST(CostModel, SplitsWhereTilesAreFew) {
+  const Problem few = MakeProblem(1024, 19968);
+  EXPECT_LT(PredictCost(Decode(4), few, 8, H200()).total_us,
+            0.8 * PredictCost(Decode(1), few, 8, H200()).total_us);
+  const Problem many = MakeProblem(8448, 4096);
+  EXPECT_LT(PredictCost(Decode(1), many, 1, H200()).total_us,
+            PredictCost(Decode(8), many, 1, H200()).total_us);
+}
+
+TEST(CostModel, ChargesAPartlyFilledWave) {
+  const CostEstimate full = PredictCost(Decode(1), MakeProblem(132 * 32, 4096), 1, H200());
+  const CostEstimate one_more = PredictCost(Decode(1), MakeProblem(133 * 32, 4096), 1, H200());
+  EXPECT_DOUBLE_EQ(full.wave_efficiency, 1);
+  EXPECT_LT(one_more.wave_efficiency, 0.51);
+  EXPECT_GT(one_more.dequant_us, 1.5 * full.dequant_us);
+}
+
+TEST(CostModel, PicksAreFromTheWorkingSplitsOnNarrowProblems) {
+  const Problem problem = MakeProblem(1024, 6656);
+  const std::vector<Candidate> candidates = LegalCandidates(problem, 8, H200());
+  ASSERT_GE(candidates.size(), 60);
+  const auto best =
+      std::min_element(candidates.begin(), candidates.end(), [&](const Candidate& a, const Candidate& b) {
+        return PredictCost(a, problem, 8, H200()).total_us < PredictCost(b, problem, 8, H200()).total_us;
+      });
+  EXPECT_GT(best->split_k, 1) << CandidateName(*best);
+}
+
+TEST(CostModel, FinerGroupsAndZeroPointsCostMore) {
+  const double coarse = PredictCost(Decode(1), MakeProblem(8448, 4096), 8, H200()).total_us;
+  EXPECT_GT(PredictCost(Decode(1), MakeProblem(8448, 4096, 32), 8, H200()).total_us, coarse);
+  Problem zeros = MakeProblem(8448, 4096);
+  zeros.signature.format.zero_point = ZeroPoint::kInteger;
+  EXPECT_GT(PredictCost(Decode(1), zeros, 8, H200()).total_us, coarse);
+}
+
+TEST(CostModel, FasterMemoryIsFaster) {
+  DeviceProfile slow = H200();
+  slow.dram_gb_per_s /= 4;
+  EXPECT_GT(PredictCost(Decode(1), MakeProblem(8448, 6656), 1, slow).total_us,
+            1.5 * PredictCost(Decode(1), MakeProblem(8448, 6656), 1, H200()).total_us);
+}
+
+}  // namespace
+}  // namespace qgemm
