@@ -1,0 +1,278 @@
+#include "client/qgemm/client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "client/server_address.h"
+#include "qgemm/v1/cache.grpc.pb.h"
+#include "qgemm/v1/device.grpc.pb.h"
+#include "qgemm/v1/tuner.grpc.pb.h"
+
+namespace qgemm {
+namespace {
+
+// A lookup of 4096 keys answers with some 10 MB, more than gRPC's default of 4 MiB.
+constexpr int kMaxReceiveBytes = 64 << 20;
+// A cubin is some 100 KB; what announces more than this is no kernel.
+constexpr int64_t kMaxKernelBytes = 256 << 20;
+
+class GrpcClient final : public Client {
+ public:
+  GrpcClient(ClientOptions options, std::shared_ptr<grpc::Channel> channel)
+      : options_(std::move(options)),
+        channel_(std::move(channel)),
+        tuner_(v1::Tuner::NewStub(channel_)),
+        cache_(v1::Cache::NewStub(channel_)),
+        device_(v1::Device::NewStub(channel_)) {}
+
+  const std::string& address() const override { return options_.server; }
+
+  absl::StatusOr<v1::TuneSummary> Tune(const v1::TuneRequest& request,
+                                       absl::FunctionRef<void(const v1::TuneEvent&)> on_event) override;
+  absl::StatusOr<v1::LookupResponse> Lookup(const v1::LookupRequest& request) override;
+  absl::StatusOr<Kernel> GetKernel(const std::string& sha256) override;
+  absl::StatusOr<std::string> GetPtx(const std::string& sha256) override;
+  absl::StatusOr<v1::CacheStatsResponse> CacheStats() override;
+  absl::Status CacheList(v1::CacheListRequest::What what,
+                         absl::FunctionRef<void(const v1::CacheEntry&)> visit) override;
+  absl::StatusOr<v1::DescribeResponse> Describe() override;
+  void Cancel() override;
+
+ private:
+  // One call: connects, and is among the cancellable calls while it lives.
+  class Call {
+   public:
+    Call(GrpcClient& client, absl::Duration timeout) : client_(client) {
+      if (timeout != absl::InfiniteDuration()) {
+        context_.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+      }
+      MutexLock lock(client_.mu_);
+      cancelled_ = client_.cancelled_;
+      client_.running_.insert(&context_);
+    }
+    ~Call() {
+      MutexLock lock(client_.mu_);
+      client_.running_.erase(&context_);
+    }
+
+    absl::Status Start() {
+      if (cancelled_) return absl::CancelledError("the client was cancelled");
+      return client_.WaitForConnection(context_.deadline());
+    }
+    grpc::ClientContext* context() { return &context_; }
+
+   private:
+    GrpcClient& client_;
+    grpc::ClientContext context_;
+    bool cancelled_ = false;
+  };
+
+  absl::Status WaitForConnection(std::chrono::system_clock::time_point deadline);
+  absl::Status Unreachable(absl::string_view what) const;
+  absl::Status FromGrpc(const grpc::Status& status) const;
+  // The streamed bytes of a kernel; they are complete, `info` is the kernel's.
+  absl::StatusOr<std::string> ReadKernel(const std::string& sha256, bool ptx, v1::KernelInfo& info);
+
+  const ClientOptions options_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::Tuner::Stub> tuner_;
+  const std::unique_ptr<v1::Cache::Stub> cache_;
+  const std::unique_ptr<v1::Device::Stub> device_;
+
+  Mutex mu_;
+  bool cancelled_ QGEMM_GUARDED_BY(mu_) = false;
+  std::set<grpc::ClientContext*> running_ QGEMM_GUARDED_BY(mu_);
+};
+
+absl::Status GrpcClient::Unreachable(absl::string_view what) const {
+  return absl::UnavailableError(absl::StrCat(what, " qgemmd at ", options_.server,
+                                             ": start one with `qgemmd`, or set --server / QGEMM_SERVER"));
+}
+
+// Tells a daemon that is not there (at once) and one that is wedged (after the connect timeout) from one that
+// answers Unavailable, and leaves a call's own deadline to the call.
+absl::Status GrpcClient::WaitForConnection(std::chrono::system_clock::time_point deadline) {
+  constexpr auto kCancelLatency = std::chrono::milliseconds(50);
+  const auto give_up = std::min(deadline, absl::ToChronoTime(absl::Now() + options_.connect_timeout));
+  // A failure counts only once an attempt of this call was seen: the channel may still show an earlier one's.
+  bool attempted = false;
+  while (true) {
+    const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
+    if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && attempted) return Unreachable("cannot reach");
+    attempted |= state != GRPC_CHANNEL_TRANSIENT_FAILURE;
+    const auto now = std::chrono::system_clock::now();
+    if (now >= give_up) return Unreachable("no answer from");
+    channel_->WaitForStateChange(state, std::min(give_up, now + kCancelLatency));
+    MutexLock lock(mu_);
+    if (cancelled_) return absl::CancelledError("the client was cancelled");
+  }
+}
+
+absl::Status GrpcClient::FromGrpc(const grpc::Status& status) const {
+  if (status.ok()) return absl::OkStatus();
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  switch (code) {
+    case absl::StatusCode::kUnavailable:
+      // A daemon's own answer comes over a connection that stands.
+      if (channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY) {
+        return Unreachable("lost the connection to");
+      }
+      break;
+    case absl::StatusCode::kDeadlineExceeded:
+      return absl::DeadlineExceededError(absl::StrCat(
+          "qgemmd at ", options_.server, " did not answer within the deadline: raise --timeout"));
+    case absl::StatusCode::kUnimplemented:
+      return absl::UnimplementedError(absl::StrCat("qgemmd at ", options_.server,
+                                                   " does not know this call; client version ",
+                                                   ClientVersion(), ": `qgemmctl version` shows both"));
+    default:
+      break;
+  }
+  return absl::Status(code, status.error_message());
+}
+
+absl::StatusOr<v1::TuneSummary> GrpcClient::Tune(const v1::TuneRequest& request,
+                                                 absl::FunctionRef<void(const v1::TuneEvent&)> on_event) {
+  Call call(*this, options_.tune_timeout);
+  QGEMM_RETURN_IF_ERROR(call.Start());
+  const auto reader = tuner_->Tune(call.context(), request);
+  bool has_summary = false;
+  v1::TuneSummary summary;
+  for (v1::TuneEvent event; reader->Read(&event);) {
+    if (event.has_summary()) {
+      has_summary = true;
+      summary = event.summary();
+    }
+    on_event(event);
+  }
+  QGEMM_RETURN_IF_ERROR(FromGrpc(reader->Finish()));
+  if (!has_summary) return absl::InternalError("the daemon ended Tune without a summary");
+  return summary;
+}
+
+absl::StatusOr<v1::LookupResponse> GrpcClient::Lookup(const v1::LookupRequest& request) {
+  Call call(*this, options_.call_timeout);
+  QGEMM_RETURN_IF_ERROR(call.Start());
+  v1::LookupResponse response;
+  QGEMM_RETURN_IF_ERROR(FromGrpc(tuner_->Lookup(call.context(), request, &response)));
+  if (response.answers_size() != request.keys_size()) {
+    return absl::InternalError(
+        absl::StrCat("the daemon answered ", response.answers_size(), " of ", request.keys_size(), " keys"));
+  }
+  return response;
+}
+
+absl::StatusOr<std::string> GrpcClient::ReadKernel(const std::string& sha256, bool ptx,
+                                                   v1::KernelInfo& info) {
+  Call call(*this, options_.call_timeout);
+  QGEMM_RETURN_IF_ERROR(call.Start());
+  v1::GetKernelsRequest request;
+  request.add_sha256(sha256);
+  request.set_ptx(ptx);
+  const auto reader = tuner_->GetKernels(call.context(), request);
+  std::string bytes;
+  int64_t total = -1;
+  bool misplaced = false;
+  for (v1::KernelChunk chunk; reader->Read(&chunk);) {
+    if (chunk.has_info()) {
+      info = chunk.info();
+      total = chunk.total_bytes();
+    }
+    misplaced |= chunk.sha256() != sha256 || chunk.offset() != static_cast<int64_t>(bytes.size()) ||
+                 total < 0 || total > kMaxKernelBytes ||
+                 chunk.offset() + static_cast<int64_t>(chunk.data().size()) > total;
+    if (misplaced) {
+      call.context()->TryCancel();
+      break;
+    }
+    bytes.append(chunk.data());
+  }
+  const grpc::Status status = reader->Finish();
+  if (misplaced)
+    return absl::DataLossError(absl::StrCat("the chunks of kernel ", sha256, " do not fit together"));
+  QGEMM_RETURN_IF_ERROR(FromGrpc(status));
+  if (static_cast<int64_t>(bytes.size()) != total) {
+    return absl::DataLossError(absl::StrCat("kernel ", sha256, " ended after ", bytes.size(), " of ",
+                                            std::max<int64_t>(total, 0), " bytes"));
+  }
+  return bytes;
+}
+
+absl::StatusOr<Kernel> GrpcClient::GetKernel(const std::string& sha256) {
+  Kernel kernel;
+  QGEMM_ASSIGN_OR_RETURN(kernel.cubin, ReadKernel(sha256, /*ptx=*/false, kernel.info));
+  const std::string actual = Sha256Hex(kernel.cubin);
+  if (actual != sha256) {
+    return absl::DataLossError(
+        absl::StrCat("the bytes that arrived for kernel ", sha256, " have the SHA-256 ", actual));
+  }
+  return kernel;
+}
+
+absl::StatusOr<std::string> GrpcClient::GetPtx(const std::string& sha256) {
+  v1::KernelInfo info;
+  return ReadKernel(sha256, /*ptx=*/true, info);
+}
+
+absl::StatusOr<v1::CacheStatsResponse> GrpcClient::CacheStats() {
+  Call call(*this, options_.call_timeout);
+  QGEMM_RETURN_IF_ERROR(call.Start());
+  v1::CacheStatsResponse response;
+  QGEMM_RETURN_IF_ERROR(FromGrpc(cache_->Stats(call.context(), v1::CacheStatsRequest(), &response)));
+  return response;
+}
+
+absl::Status GrpcClient::CacheList(v1::CacheListRequest::What what,
+                                   absl::FunctionRef<void(const v1::CacheEntry&)> visit) {
+  Call call(*this, options_.call_timeout);
+  QGEMM_RETURN_IF_ERROR(call.Start());
+  v1::CacheListRequest request;
+  request.set_what(what);
+  const auto reader = cache_->List(call.context(), request);
+  for (v1::CacheEntry entry; reader->Read(&entry);) visit(entry);
+  return FromGrpc(reader->Finish());
+}
+
+absl::StatusOr<v1::DescribeResponse> GrpcClient::Describe() {
+  Call call(*this, options_.call_timeout);
+  QGEMM_RETURN_IF_ERROR(call.Start());
+  v1::DescribeResponse response;
+  QGEMM_RETURN_IF_ERROR(FromGrpc(device_->Describe(call.context(), v1::DescribeRequest(), &response)));
+  return response;
+}
+
+void GrpcClient::Cancel() {
+  MutexLock lock(mu_);
+  cancelled_ = true;
+  for (grpc::ClientContext* context : running_) context->TryCancel();
+}
+
+}  // namespace
+
+absl::string_view ClientVersion() { return QGEMM_VERSION; }
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& options) {
+  ClientOptions resolved = options;
+  if (resolved.server.empty()) resolved.server = DefaultServerAddress();
+  QGEMM_RETURN_IF_ERROR(ValidateServerAddress(resolved.server));
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxReceiveBytes);
+  // A daemon is addressed directly: the host's http_proxy is for other traffic.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // Soon after a daemon is back its clients are, too.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  auto channel = grpc::CreateCustomChannel(resolved.server, grpc::InsecureChannelCredentials(), arguments);
+  return std::make_unique<GrpcClient>(std::move(resolved), std::move(channel));
+}
+
+}  // namespace qgemm

@@ -1,0 +1,100 @@
+#include "client/problem_proto.h"
+
+namespace qgemm {
+namespace {
+
+v1::ScalarType ToProto(ScalarType type) {
+  switch (type) {
+    case ScalarType::kBf16:
+      return v1::SCALAR_TYPE_BF16;
+    case ScalarType::kFp16:
+      return v1::SCALAR_TYPE_FP16;
+  }
+  return v1::SCALAR_TYPE_UNSPECIFIED;
+}
+
+v1::ZeroPoint ToProto(ZeroPoint zero) {
+  switch (zero) {
+    case ZeroPoint::kNone:
+      return v1::ZERO_POINT_NONE;
+    case ZeroPoint::kInteger:
+      return v1::ZERO_POINT_INTEGER;
+  }
+  return v1::ZERO_POINT_UNSPECIFIED;
+}
+
+}  // namespace
+
+v1::Problem ProblemToProto(const Problem& problem) {
+  v1::Problem proto;
+  proto.set_n(problem.n);
+  proto.set_k(problem.k);
+  const KernelSignature& signature = problem.signature;
+  proto.mutable_format()->set_bits(signature.format.bits);
+  proto.mutable_format()->set_group_size(signature.format.group_size);
+  proto.mutable_format()->set_scale_type(ToProto(signature.format.scale_type));
+  proto.mutable_format()->set_zero_point(ToProto(signature.format.zero_point));
+  proto.set_act(ToProto(signature.act));
+  proto.set_out(ToProto(signature.out));
+  proto.mutable_epilogue()->set_bias(signature.epilogue.bias);
+  return proto;
+}
+
+absl::string_view ScalarTypeWord(v1::ScalarType type) {
+  switch (type) {
+    case v1::SCALAR_TYPE_BF16:
+      return ScalarTypeName(ScalarType::kBf16);
+    case v1::SCALAR_TYPE_FP16:
+      return ScalarTypeName(ScalarType::kFp16);
+    default:
+      return "";
+  }
+}
+
+absl::string_view ZeroPointWord(v1::ZeroPoint zero) {
+  switch (zero) {
+    case v1::ZERO_POINT_NONE:
+      return ZeroPointName(ZeroPoint::kNone);
+    case v1::ZERO_POINT_INTEGER:
+      return ZeroPointName(ZeroPoint::kInteger);
+    default:
+      return "";
+  }
+}
+
+absl::string_view PickSourceWord(v1::PickSource source) {
+  switch (source) {
+    case v1::PICK_SOURCE_MEASURED:
+      return "MEASURED";
+    case v1::PICK_SOURCE_MODEL:
+      return "MODEL";
+    default:
+      return "";
+  }
+}
+
+absl::string_view ReductionWord(v1::Reduction reduction) {
+  switch (reduction) {
+    case v1::REDUCTION_NONE:
+      return "none";
+    case v1::REDUCTION_WORKSPACE:
+      return "workspace";
+    default:
+      return "";
+  }
+}
+
+absl::string_view EffortWord(v1::Effort effort) {
+  switch (effort) {
+    case v1::EFFORT_MODEL_ONLY:
+      return "model-only";
+    case v1::EFFORT_BALANCED:
+      return "balanced";
+    case v1::EFFORT_EXHAUSTIVE:
+      return "exhaustive";
+    default:
+      return "";
+  }
+}
+
+}  // namespace qgemm

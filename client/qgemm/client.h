@@ -1,0 +1,88 @@
+#ifndef QGEMM_CLIENT_QGEMM_CLIENT_H_
+#define QGEMM_CLIENT_QGEMM_CLIENT_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "qgemm/v1/cache.pb.h"
+#include "qgemm/v1/device.pb.h"
+#include "qgemm/v1/tuner.pb.h"
+
+namespace qgemm {
+
+// This library's version, "0.1.0".
+absl::string_view ClientVersion();
+
+// Where a client connects when it is told nothing: the environment's QGEMM_SERVER, else the daemon's default
+// socket unix:$XDG_RUNTIME_DIR/qgemm.sock, else unix:/run/qgemm/qgemm.sock.
+std::string DefaultServerAddress();
+
+struct ClientOptions {
+  std::string server;  // unix:PATH or HOST:PORT; empty: DefaultServerAddress()
+  // How long a daemon may take to accept the connection before a call is answered Unavailable.
+  absl::Duration connect_timeout = absl::Seconds(5);
+  // Deadline of every call but Tune, from its start.
+  absl::Duration call_timeout = absl::Seconds(30);
+  // Deadline of Tune; tuning a model takes minutes.
+  absl::Duration tune_timeout = absl::InfiniteDuration();
+};
+
+// A fetched kernel: the bytes have the SHA-256 they were asked for by.
+struct Kernel {
+  v1::KernelInfo info;
+  std::string cubin;
+};
+
+// A blocking client of one qgemmd. Calls may run at once on several threads; Cancel may be called from any.
+//
+// Errors of every call: InvalidArgument = fix the request; Unavailable = no daemon answers there (the message
+// says how to start one) or it cannot serve now; DeadlineExceeded; Cancelled = Cancel was called;
+// Unimplemented = a daemon of another version; else what the daemon answered.
+class Client {
+ public:
+  // InvalidArgument for an address that is neither unix:PATH nor HOST:PORT. Does not wait for the daemon: a
+  // call connects when it must.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Client>> Connect(const ClientOptions& options = {});
+
+  virtual ~Client() = default;
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  virtual const std::string& address() const = 0;
+
+  // Hands every event to `on_event`, in order, on the calling thread, and returns the summary, which is the
+  // last of them. Results of single problems may hold errors of their own (TuneResult.error).
+  [[nodiscard]] virtual absl::StatusOr<v1::TuneSummary> Tune(
+      const v1::TuneRequest& request, absl::FunctionRef<void(const v1::TuneEvent&)> on_event) = 0;
+
+  // One answer per key, in order.
+  [[nodiscard]] virtual absl::StatusOr<v1::LookupResponse> Lookup(const v1::LookupRequest& request) = 0;
+
+  // The kernel whose cubin has this SHA-256 (64 lower-case hex digits). NotFound: the daemon has none;
+  // DataLoss: the bytes that arrived have another digest.
+  [[nodiscard]] virtual absl::StatusOr<Kernel> GetKernel(const std::string& sha256) = 0;
+  // The PTX text of that kernel.
+  [[nodiscard]] virtual absl::StatusOr<std::string> GetPtx(const std::string& sha256) = 0;
+
+  [[nodiscard]] virtual absl::StatusOr<v1::CacheStatsResponse> CacheStats() = 0;
+  // Visits stored picks or kernels in key order.
+  [[nodiscard]] virtual absl::Status CacheList(v1::CacheListRequest::What what,
+                                               absl::FunctionRef<void(const v1::CacheEntry&)> visit) = 0;
+  [[nodiscard]] virtual absl::StatusOr<v1::DescribeResponse> Describe() = 0;
+
+  // Ends running calls and all later ones with Cancelled.
+  virtual void Cancel() = 0;
+
+ protected:
+  Client() = default;
+};
+
+}  // namespace qgemm
+
+#endif  // QGEMM_CLIENT_QGEMM_CLIENT_H_

@@ -1,0 +1,52 @@
+#ifndef QGEMM_CLIENT_QGEMMCTL_PROBLEM_ARGUMENTS_H_
+#define QGEMM_CLIENT_QGEMMCTL_PROBLEM_ARGUMENTS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/problem.h"
+
+namespace CLI {
+class App;
+}
+
+namespace qgemm {
+
+// What the command line of `tune` and `lookup` says about the problems, as text.
+struct ProblemArguments {
+  std::string format = "int4";
+  std::string group_size = "128";
+  std::string act = "bf16";
+  std::string zero = "none";
+  bool bias = false;
+  std::vector<std::string> shapes;  // NxK
+  std::string model_path;
+  std::vector<std::string> m;
+  std::string target;
+
+  void AddTo(CLI::App& command);
+};
+
+// A problem with where it comes from; layers, variant and count are empty for a shape of the command line.
+struct RequestedProblem {
+  Problem problem;
+  std::string layers;   // "k_proj,v_proj"
+  std::string variant;  // "separate", "fused", "both"
+  int64_t count = 0;    // GEMMs of the model that are this problem
+};
+
+struct RequestedProblems {
+  std::vector<RequestedProblem> problems;  // the shapes first, then the model's; no problem twice
+  std::vector<int64_t> m;                  // ascending, no bucket twice
+};
+
+// InvalidArgument names the option or field, its value and what is allowed, in the daemon's words where it
+// checks the same.
+[[nodiscard]] absl::StatusOr<RequestedProblems> ResolveProblems(const ProblemArguments& arguments);
+
+}  // namespace qgemm
+
+#endif  // QGEMM_CLIENT_QGEMMCTL_PROBLEM_ARGUMENTS_H_

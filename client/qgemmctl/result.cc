@@ -1,0 +1,138 @@
+#include "client/qgemmctl/result.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/problem_proto.h"
+#include "client/qgemmctl/table.h"
+
+namespace qgemm {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kShownDigestDigits = 12;
+
+std::string FormatWord(const v1::WeightFormat& format) { return absl::StrCat("int", format.bits()); }
+
+std::string Text(absl::string_view view) { return std::string(view); }
+
+std::string Microseconds(double value) { return absl::StrFormat("%.2f", value); }
+
+std::string CountCell(int64_t count) { return count > 0 ? absl::StrCat(count) : ""; }
+
+std::string SourceCell(const Result& result) {
+  if (!result.pick.has_value()) return "-";
+  return absl::StrCat(PickSourceWord(result.pick->source()), result.stale ? " (stale)" : "");
+}
+
+}  // namespace
+
+Result ResultFor(const RequestedProblem& requested, int m_bucket) {
+  return {.layers = requested.layers,
+          .variant = requested.variant,
+          .count = requested.count,
+          .problem = ProblemToProto(requested.problem),
+          .m_bucket = m_bucket};
+}
+
+Json ResultToJson(const Result& result) {
+  const v1::Problem& problem = result.problem;
+  const auto of_pick = [&](const auto& field) -> Json {
+    return result.pick.has_value() ? Json(field(*result.pick)) : Json(nullptr);
+  };
+  Json json;
+  json["layers"] = result.layers;
+  json["n"] = problem.n();
+  json["k"] = problem.k();
+  json["m_bucket"] = result.m_bucket;
+  json["format"] = FormatWord(problem.format());
+  json["group_size"] = problem.format().group_size();
+  json["act"] = Text(ScalarTypeWord(problem.act()));
+  json["out"] = Text(ScalarTypeWord(problem.out()));
+  json["zero"] = Text(ZeroPointWord(problem.format().zero_point()));
+  json["scale"] = Text(ScalarTypeWord(problem.format().scale_type()));
+  json["epilogue"] = problem.epilogue().bias() ? "bias" : "none";
+  json["target"] = of_pick([](const v1::Pick& pick) { return pick.target(); });
+  json["source"] = of_pick([](const v1::Pick& pick) { return Text(PickSourceWord(pick.source())); });
+  json["cached"] = result.cached;
+  json["stale"] = result.stale;
+  json["config"] = of_pick([](const v1::Pick& pick) { return pick.config(); });
+  json["split_k"] = of_pick([](const v1::Pick& pick) { return pick.split_k(); });
+  json["reduction"] = of_pick([](const v1::Pick& pick) { return Text(ReductionWord(pick.reduction())); });
+  json["time_us"] =
+      of_pick([](const v1::Pick& pick) { return pick.has_time_us() ? Json(pick.time_us()) : Json(nullptr); });
+  json["predicted_us"] = of_pick([](const v1::Pick& pick) { return pick.predicted_us(); });
+  json["spread_us"] = of_pick(
+      [](const v1::Pick& pick) { return pick.has_spread_us() ? Json(pick.spread_us()) : Json(nullptr); });
+  json["confidence"] =
+      of_pick([](const v1::Pick& pick) { return pick.confidence() == v1::CONFIDENCE_HIGH ? "high" : "low"; });
+  json["kernel_sha256"] = of_pick([](const v1::Pick& pick) { return pick.kernel().sha256(); });
+  json["candidates"] = of_pick([](const v1::Pick& pick) { return pick.candidates(); });
+  json["verified"] = of_pick([](const v1::Pick& pick) { return pick.verified(); });
+  json["timed"] = of_pick([](const v1::Pick& pick) { return pick.timed(); });
+  json["rejected"] = of_pick([](const v1::Pick& pick) { return pick.rejected(); });
+  if (!result.pick.has_value()) json["error"] = result.error;
+  return json;
+}
+
+std::string ResultsTable(const std::vector<Result>& results) {
+  using enum Table::Align;
+  Table table({{"layers"},
+               {"variant"},
+               {"count", kRight},
+               {"N", kRight},
+               {"K", kRight},
+               {"M <=", kRight},
+               {"format"},
+               {"target"},
+               {"source"},
+               {"time us", kRight},
+               {"spread us", kRight},
+               {"predicted us", kRight},
+               {"confidence"},
+               {"config"},
+               {"split", kRight},
+               {"reduction"},
+               {"cached"},
+               {"kernel"}});
+  for (const Result& result : results) {
+    std::vector<std::string> cells = {result.layers,
+                                      result.variant,
+                                      CountCell(result.count),
+                                      absl::StrCat(result.problem.n()),
+                                      absl::StrCat(result.problem.k()),
+                                      absl::StrCat(result.m_bucket),
+                                      SignatureWord(result.problem),
+                                      "",
+                                      SourceCell(result)};
+    if (result.pick.has_value()) {
+      const v1::Pick& pick = *result.pick;
+      cells[7] = pick.target();
+      cells.insert(
+          cells.end(),
+          {pick.has_time_us() ? Microseconds(pick.time_us()) : "-",
+           pick.has_spread_us() ? Microseconds(pick.spread_us()) : "-", Microseconds(pick.predicted_us()),
+           pick.confidence() == v1::CONFIDENCE_HIGH ? "high" : "low", pick.config(),
+           absl::StrCat(pick.split_k()), Text(ReductionWord(pick.reduction())), result.cached ? "yes" : "no",
+           pick.kernel().sha256().substr(0, kShownDigestDigits)});
+    } else {
+      cells.resize(18);
+    }
+    table.AddRow(std::move(cells));
+  }
+  return table.ToString();
+}
+
+std::string SignatureWord(const v1::Problem& problem) {
+  return absl::StrCat(FormatWord(problem.format()), "-g", problem.format().group_size(), " ",
+                      ScalarTypeWord(problem.act()),
+                      problem.format().zero_point() == v1::ZERO_POINT_INTEGER ? " zint" : "",
+                      problem.epilogue().bias() ? " bias" : "");
+}
+
+std::string ResultName(const Result& result) {
+  return absl::StrCat(result.problem.n(), "x", result.problem.k(), " ", SignatureWord(result.problem),
+                      " M <= ", result.m_bucket);
+}
+
+}  // namespace qgemm

@@ -1,0 +1,404 @@
+// The program qgemmctl, started as scripts start it, against a daemon that answers what the test tells it.
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/digest.h"
+#include "client/qgemm/client.h"
+#include "tests/unit/client/fake_daemon.h"
+
+namespace qgemm {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::string ReadFile(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+// A running qgemmctl.
+class Program {
+ public:
+  Program(const std::string& folder, const std::vector<std::string>& arguments)
+      : stdout_path_(folder + "/stdout"), stderr_path_(folder + "/stderr") {
+    std::vector<char*> argv = {const_cast<char*>(QGEMMCTL)};
+    for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    const int flags = O_WRONLY | O_CREAT | O_TRUNC;
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, stdout_path_.c_str(), flags, 0600);
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, stderr_path_.c_str(), flags, 0600);
+    QGEMM_CHECK(posix_spawn(&pid_, QGEMMCTL, &actions, nullptr, argv.data(), environ) == 0);
+    posix_spawn_file_actions_destroy(&actions);
+  }
+
+  void Signal(int signal) { QGEMM_CHECK(kill(pid_, signal) == 0); }
+
+  // Waits for its end; returns the exit code, or -1 when a signal ended it.
+  int Wait() {
+    int status = 0;
+    QGEMM_CHECK(waitpid(pid_, &status, 0) == pid_);
+    out = ReadFile(stdout_path_);
+    err = ReadFile(stderr_path_);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+  std::string out;
+  std::string err;
+
+ private:
+  const std::string stdout_path_;
+  const std::string stderr_path_;
+  pid_t pid_ = -1;
+};
+
+class Qgemmctl : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "qgemmctl.XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  int Run(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"--server", daemon_.address()});
+    Program program(folder_, arguments);
+    const int code = program.Wait();
+    out_ = program.out;
+    err_ = program.err;
+    return code;
+  }
+
+  // A pick of the request's problem, and a summary.
+  void AnswerEveryTune() {
+    daemon_.answers().tune = [this](const v1::TuneRequest& request, auto* writer) {
+      request_ = request;
+      // Last bucket first: the order of arrival is not the order of the request.
+      for (int i = request.m_size() - 1; i >= 0; --i) {
+        for (int problem = 0; problem < request.problems_size(); ++problem) {
+          v1::TuneEvent event;
+          *event.mutable_result() = MakeResult(request, problem, i);
+          writer->Write(event);
+        }
+      }
+      v1::TuneEvent last;
+      last.mutable_summary()->set_compiles(44);
+      last.mutable_summary()->set_cache_hits(2);
+      last.mutable_summary()->set_wall_s(1.5);
+      writer->Write(last);
+      return grpc::Status::OK;
+    };
+  }
+
+  static v1::TuneResult MakeResult(const v1::TuneRequest& request, int problem, int m) {
+    v1::TuneResult result;
+    result.set_problem_index(problem);
+    const int bucket = static_cast<int>(request.m(m));
+    result.set_m_bucket(bucket);
+    *result.mutable_pick() = MakePick(request.problems(problem), bucket);
+    return result;
+  }
+
+  static v1::Pick MakePick(const v1::Problem& problem, int bucket) {
+    v1::Pick pick;
+    *pick.mutable_problem() = problem;
+    pick.set_m_bucket(bucket);
+    pick.set_target("h200");
+    pick.set_source(v1::PICK_SOURCE_MODEL);
+    pick.set_config("mma_t1_r2_w4x2_s4_b2_slice_post");
+    pick.set_split_k(1);
+    pick.set_reduction(v1::REDUCTION_NONE);
+    pick.set_predicted_us(8.5);
+    pick.mutable_kernel()->set_sha256(std::string(64, 'a'));
+    pick.mutable_launch()->set_entry("qgemm_mma");
+    return pick;
+  }
+
+  FakeDaemon daemon_;
+  v1::TuneRequest request_;
+  std::string folder_;
+  std::string out_;
+  std::string err_;
+};
+
+TEST_F(Qgemmctl, TunePrintsResultsInTheOrderOfTheRequest) {
+  AnswerEveryTune();
+  ASSERT_EQ(Run({"--output", "json", "tune", "--format", "int4", "--group-size", "128", "--act", "bf16",
+                 "--shape", "5376x4096,1024x6656", "--shape", "64x128", "--m", "16,1", "--m", "4"}),
+            0)
+      << err_;
+  const json output = json::parse(out_);
+  EXPECT_EQ(output["stats"],
+            json::parse(R"({"compiles": 44, "timings": 0, "cache_hits": 2, "wall_s": 1.5})"));
+  std::vector<std::string> order;
+  for (const json& result : output["results"]) {
+    order.push_back(absl::StrCat(result["n"].get<int>(), " ", result["m_bucket"].get<int>()));
+    EXPECT_EQ(result.size(), 27u);
+    EXPECT_TRUE(result["time_us"].is_null());
+  }
+  EXPECT_THAT(order, ::testing::ElementsAre("5376 1", "5376 4", "5376 16", "1024 1", "1024 4", "1024 16",
+                                            "64 1", "64 4", "64 16"));
+  EXPECT_EQ(output.size(), 2u);
+  EXPECT_THAT(err_, IsEmpty());
+}
+
+TEST_F(Qgemmctl, TuneSendsWhatTheOptionsSay) {
+  AnswerEveryTune();
+  ASSERT_EQ(Run({"tune", "--act", "fp16", "--group-size", "32", "--zero", "int", "--bias", "--shape", "64x96",
+                 "--m", "1", "--effort", "exhaustive", "--target", "a100", "--retune"}),
+            0)
+      << err_;
+  EXPECT_EQ(request_.effort(), v1::EFFORT_EXHAUSTIVE);
+  EXPECT_EQ(request_.target(), "a100");
+  EXPECT_TRUE(request_.retune());
+  const v1::Problem& problem = request_.problems(0);
+  EXPECT_EQ(problem.n(), 64);
+  EXPECT_EQ(problem.k(), 96);
+  EXPECT_EQ(problem.format().bits(), 4);
+  EXPECT_EQ(problem.format().group_size(), 32);
+  EXPECT_EQ(problem.format().scale_type(), v1::SCALAR_TYPE_FP16);
+  EXPECT_EQ(problem.format().zero_point(), v1::ZERO_POINT_INTEGER);
+  EXPECT_EQ(problem.act(), v1::SCALAR_TYPE_FP16);
+  EXPECT_EQ(problem.out(), v1::SCALAR_TYPE_FP16);
+  EXPECT_TRUE(problem.epilogue().bias());
+}
+
+TEST_F(Qgemmctl, TuneOfAModelNamesItsLayers) {
+  AnswerEveryTune();
+  const std::string model = absl::StrCat(QGEMM_SOURCE_DIR, "/deploy/models/gemma-3-27b-text-config.json");
+  ASSERT_EQ(Run({"tune", "--model", model, "--m", "1"}), 0) << err_;
+  EXPECT_THAT(
+      out_,
+      AllOf(HasSubstr("k_proj,v_proj"), HasSubstr("fused"), HasSubstr("variant"),
+            HasSubstr("8 of 8 picks: 44 kernels compiled, 0 candidates timed, 2 from the cache, 1.50 s")));
+}
+
+TEST_F(Qgemmctl, AFailedResultIsExitCode1) {
+  daemon_.answers().tune = [](const v1::TuneRequest& request, auto* writer) {
+    v1::TuneEvent good;
+    *good.mutable_result() = MakeResult(request, 0, 0);
+    writer->Write(good);
+    v1::TuneEvent bad;
+    bad.mutable_result()->set_m_bucket(16);
+    bad.mutable_result()->set_error("no candidate is left");
+    v1::Rejection& rejection = *bad.mutable_result()->add_rejections();
+    rejection.set_reason("spills registers");
+    rejection.set_candidates(60);
+    writer->Write(bad);
+    v1::TuneEvent last;
+    last.mutable_summary();
+    writer->Write(last);
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Run({"--output", "json", "tune", "--shape", "64x128", "--m", "1,16"}), 1);
+  const json output = json::parse(out_);
+  EXPECT_FALSE(output["results"][0].contains("error"));
+  EXPECT_EQ(output["results"][1]["error"], "no candidate is left; 60 candidates: spills registers");
+  EXPECT_EQ(output["results"][1]["m_bucket"], 16);
+  EXPECT_THAT(err_, HasSubstr("64x128 int4-g128 bf16 M <= 16: no candidate is left"));
+}
+
+TEST_F(Qgemmctl, AMissingResultIsAnError) {
+  daemon_.answers().tune = [](const v1::TuneRequest&, auto* writer) {
+    v1::TuneEvent last;
+    last.mutable_summary();
+    writer->Write(last);
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Run({"tune", "--shape", "64x128", "--m", "1"}), 1);
+  EXPECT_THAT(err_, HasSubstr("0 of 1 results"));
+}
+
+TEST_F(Qgemmctl, LookupFindsOrExitsWith6) {
+  daemon_.answers().lookup = [](const v1::LookupRequest& request, v1::LookupResponse* response) {
+    for (const v1::LookupKey& key : request.keys()) {
+      v1::LookupAnswer& answer = *response->add_answers();
+      if (key.m() == 1) {
+        *answer.mutable_pick() = MakePick(key.problem(), 1);
+      } else {
+        answer.set_miss_reason("never tuned");
+      }
+    }
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Run({"lookup", "--shape", "64x128", "--m", "1", "--output", "json", "--launch-spec"}), 0) << err_;
+  json output = json::parse(out_);
+  EXPECT_EQ(output["results"][0]["cached"], true);
+  EXPECT_EQ(output["results"][0]["launch"]["entry"], "qgemm_mma");
+  EXPECT_EQ(output["stats"]["cache_hits"], 1);
+  EXPECT_EQ(Run({"lookup", "--shape", "64x128", "--m", "1,2", "--output", "json"}), 6);
+  output = json::parse(out_);
+  EXPECT_EQ(output["results"][0].size(), 27u);
+  EXPECT_EQ(output["results"][1]["error"], "never tuned");
+  EXPECT_THAT(err_, HasSubstr("M <= 2: not found: never tuned"));
+}
+
+TEST_F(Qgemmctl, KernelGetWritesTheBytes) {
+  const std::string bytes(1000, 'k');
+  v1::KernelChunk chunk;
+  chunk.set_sha256(Sha256Hex(bytes));
+  chunk.mutable_info()->set_arch("sm_90a");
+  chunk.set_total_bytes(1000);
+  chunk.set_data(bytes);
+  daemon_.answers().chunks = {chunk};
+  const std::string file = folder_ + "/kernel.cubin";
+  ASSERT_EQ(Run({"kernel", "get", chunk.sha256(), "-o", file, "--output", "json"}), 0) << err_;
+  EXPECT_EQ(ReadFile(file), bytes);
+  EXPECT_EQ(json::parse(out_)["kernel"]["arch"], "sm_90a");
+  ASSERT_EQ(Run({"kernel", "get", chunk.sha256(), "-o", "-"}), 0) << err_;
+  EXPECT_EQ(out_, bytes);
+
+  // Damage: nothing is written, the earlier file stands.
+  chunk.set_data(std::string(1000, 'K'));
+  daemon_.answers().chunks = {chunk};
+  EXPECT_EQ(Run({"kernel", "get", chunk.sha256(), "-o", file}), 8);
+  EXPECT_EQ(ReadFile(file), bytes);
+  EXPECT_EQ(Run({"kernel", "get", chunk.sha256(), "-o", folder_ + "/other"}), 8);
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/other"));
+}
+
+TEST_F(Qgemmctl, KernelGetLaunchSpecListsThePicksOfTheKernel) {
+  v1::Problem problem;
+  problem.set_n(64);
+  v1::CacheEntry entry;
+  *entry.mutable_pick() = MakePick(problem, 16);
+  v1::CacheEntry other;
+  *other.mutable_pick() = MakePick(problem, 1);
+  other.mutable_pick()->mutable_kernel()->set_sha256(std::string(64, 'b'));
+  daemon_.answers().entries = {other, entry};
+  const std::string file = folder_ + "/launch.json";
+  ASSERT_EQ(Run({"kernel", "get", std::string(64, 'a'), "-o", file, "--launch-spec"}), 0) << err_;
+  const json spec = json::parse(ReadFile(file));
+  ASSERT_EQ(spec["launches"].size(), 1u);
+  EXPECT_EQ(spec["launches"][0]["m_bucket"], 16);
+  EXPECT_EQ(spec["launches"][0]["launch"]["entry"], "qgemm_mma");
+  EXPECT_EQ(Run({"kernel", "get", std::string(64, 'c'), "-o", file, "--launch-spec"}), 6);
+}
+
+TEST_F(Qgemmctl, ListsAndStats) {
+  v1::CacheEntry kernel;
+  kernel.mutable_kernel()->set_sha256(std::string(64, 'a'));
+  kernel.mutable_kernel()->set_cubin_bytes(int64_t{1} << 33);
+  v1::CacheEntry pick;
+  v1::Problem problem;
+  problem.set_n(64);
+  *pick.mutable_pick() = MakePick(problem, 16);
+  daemon_.answers().entries = {kernel, pick};
+  daemon_.answers().stats.set_kernels(3);
+  EXPECT_EQ(Run({"kernel", "ls", "--output", "json"}), 0);
+  EXPECT_EQ(json::parse(out_)["kernels"][0]["cubin_bytes"], int64_t{1} << 33);
+  EXPECT_EQ(Run({"kernel", "ls"}), 0);
+  EXPECT_THAT(out_, HasSubstr(std::string(64, 'a')));
+  EXPECT_EQ(Run({"cache", "ls", "--output", "json"}), 0);
+  EXPECT_EQ(json::parse(out_)["results"].size(), 1u);
+  EXPECT_EQ(Run({"cache", "stats", "--output", "json"}), 0);
+  EXPECT_EQ(json::parse(out_)["kernels"], 3);
+}
+
+TEST_F(Qgemmctl, DeviceAndVersion) {
+  daemon_.answers().description.set_target("h200");
+  daemon_.answers().description.set_state("no GPU");
+  daemon_.answers().description.set_server_version("9.8.7");
+  EXPECT_EQ(Run({"device"}), 0);
+  EXPECT_THAT(out_, AllOf(HasSubstr("h200"), HasSubstr("no GPU")));
+  EXPECT_EQ(Run({"device", "--output", "json"}), 0);
+  EXPECT_TRUE(json::parse(out_)["device"].is_null());
+  EXPECT_EQ(Run({"version", "--output", "json"}), 0);
+  EXPECT_EQ(json::parse(out_)["server"], "9.8.7");
+  daemon_.Stop();
+  EXPECT_EQ(Run({"version", "--output", "json"}), 0);
+  EXPECT_TRUE(json::parse(out_)["server"].is_null());
+  EXPECT_EQ(json::parse(out_)["client"], std::string(ClientVersion()));
+}
+
+TEST_F(Qgemmctl, UsageErrorsAreOneSentenceAndExitCode2) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{},
+                                             {"frob"},
+                                             {"kernel"},
+                                             {"kernel", "get", "abc", "-o", "x"},
+                                             {"tune", "--nonsense"},
+                                             {"tune", "--shape", "64x128"},
+                                             {"tune", "--shape", "64x128", "--m", "0"},
+                                             {"tune", "--shape", "64x128", "--m", "1", "--effort", "max"},
+                                             {"--output", "xml", "device"},
+                                             {"--timeout", "0", "device"},
+                                             {"lookup", "--shape", "64x128", "--m", "1", "--launch-spec"}}) {
+    EXPECT_EQ(Run(arguments), 2) << err_;
+    EXPECT_EQ(std::count(err_.begin(), err_.end(), '\n'), 1) << err_;
+    EXPECT_THAT(out_, IsEmpty());
+  }
+}
+
+TEST_F(Qgemmctl, TheDaemonsErrorBecomesExitCodeAndJson) {
+  const std::pair<grpc::StatusCode, int> codes[] = {{grpc::StatusCode::INVALID_ARGUMENT, 2},
+                                                    {grpc::StatusCode::UNAVAILABLE, 3},
+                                                    {grpc::StatusCode::UNAUTHENTICATED, 4},
+                                                    {grpc::StatusCode::PERMISSION_DENIED, 4},
+                                                    {grpc::StatusCode::DEADLINE_EXCEEDED, 5},
+                                                    {grpc::StatusCode::NOT_FOUND, 6},
+                                                    {grpc::StatusCode::RESOURCE_EXHAUSTED, 7},
+                                                    {grpc::StatusCode::DATA_LOSS, 8},
+                                                    {grpc::StatusCode::INTERNAL, 1}};
+  for (const auto& [code, exit_code] : codes) {
+    daemon_.answers().tune = [code = code](const v1::TuneRequest&, auto*) {
+      return grpc::Status(code, "the reason");
+    };
+    EXPECT_EQ(Run({"tune", "--shape", "64x128", "--m", "1", "--output", "json"}), exit_code) << err_;
+    EXPECT_FALSE(json::parse(out_)["error"]["message"].get<std::string>().empty());
+  }
+}
+
+TEST_F(Qgemmctl, WithoutADaemonSaysHowToStartOne) {
+  daemon_.Stop();
+  EXPECT_EQ(Run({"device", "--output", "json"}), 3);
+  EXPECT_THAT(err_, HasSubstr("start one with `qgemmd`"));
+  EXPECT_EQ(json::parse(out_)["error"]["code"], "UNAVAILABLE");
+}
+
+TEST_F(Qgemmctl, TheTimeoutEndsATune) {
+  daemon_.answers().tune = [](const v1::TuneRequest&, auto* writer) { return TuneForEver(writer, [] {}); };
+  EXPECT_EQ(Run({"tune", "--shape", "64x128", "--m", "1", "--timeout", "0.3"}), 5);
+  EXPECT_THAT(err_, HasSubstr("--timeout"));
+}
+
+TEST_F(Qgemmctl, ASignalCancelsTheCall) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Notification started;
+    Notification cancelled;
+    daemon_.answers().tune = [&](const v1::TuneRequest&, auto* writer) {
+      const grpc::Status status = TuneForEver(writer, [&] { started.Notify(); });
+      cancelled.Notify();
+      return status;
+    };
+    Program program(folder_, {"--server", daemon_.address(), "tune", "--shape", "64x128", "--m", "1"});
+    started.Wait();
+    program.Signal(signal);
+    EXPECT_EQ(program.Wait(), 130);
+    EXPECT_EQ(program.err, "qgemmctl: interrupted\n");
+    cancelled.Wait();
+  }
+}
+
+}  // namespace
+}  // namespace qgemm
