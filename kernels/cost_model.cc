@@ -106,7 +106,8 @@ CostEstimate PredictCost(const Candidate& candidate, const Problem& problem, int
   const auto blocks_of = [&](int64_t resident) {
     return resident == 0 ? 0 : warp_blocks * std::max<double>(resident * warps, kWarpsToIssue);
   };
-  const double blocks = on_busiest / occupancy * blocks_of(occupancy) + blocks_of(on_busiest % occupancy);
+  const int64_t full_waves = on_busiest / occupancy;
+  const double blocks = full_waves * blocks_of(occupancy) + blocks_of(on_busiest % occupancy);
   const double mma_flops_per_clock =
       device.mma_tflops * 1e6 / device.sm_count / clocks_per_us * kMmaEfficiency;
   const double block_flops = 2.0 * 16 * 64 * spec.tile_m;

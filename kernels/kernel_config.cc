@@ -77,10 +77,9 @@ bool ConsumeConfig(absl::string_view* text, KernelConfig* config) {
 }  // namespace
 
 std::string ConfigName(const KernelConfig& config) {
-  return absl::StrCat(
-      FamilyName(config.family), "_t", config.token_tiles, "_r", config.row_tiles, "_w", config.warps_n, "x",
-      config.warps_k, "_s", config.stages, "_b", config.blocks_per_stage,
-      absl::StrCat("_", ActivationPathName(config.activations), "_", ScaleModeName(config.scale)));
+  return absl::StrCat(FamilyName(config.family), "_t", config.token_tiles, "_r", config.row_tiles, "_w",
+                      config.warps_n, "x", config.warps_k, "_s", config.stages, "_b", config.blocks_per_stage,
+                      "_", ActivationPathName(config.activations), "_", ScaleModeName(config.scale));
 }
 
 absl::StatusOr<KernelConfig> ParseConfig(absl::string_view text) {

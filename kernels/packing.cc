@@ -40,7 +40,7 @@ Bytes16 Load(const uint8_t* from) {
 Bytes16 PackRowPair(const uint8_t* row_low, const uint8_t* row_high, uint8_t* out) {
   Bytes16 any = {};
   Words4 step[4];
-  for (int w = 0; w < 4; ++w) {
+  for (int64_t w = 0; w < 4; ++w) {
     const Bytes16 low = Load(row_low + 16 * w);
     const Bytes16 high = Load(row_high + 16 * w);
     any |= low | high;
@@ -151,7 +151,7 @@ absl::StatusOr<PackedWeights> Pack(const CanonicalWeights& weights) {
         if (valid > 0) std::memcpy(padding[r], weights.codes.data() + row * k + k0, valid);
         rows[r] = padding[r];
       }
-      for (int g = 0; g < 8; ++g) any |= PackRowPair(rows[g], rows[g + 8], out + 64 * g);
+      for (int64_t g = 0; g < 8; ++g) any |= PackRowPair(rows[g], rows[g + 8], out + 64 * g);
       out += kBlockBytes;
     }
     uint8_t bits = 0;
@@ -194,9 +194,9 @@ absl::StatusOr<CanonicalWeights> Unpack(const PackedWeights& packed, int64_t n, 
   for (int64_t row = 0; row < n; ++row) {
     for (int64_t column = 0; column < k; ++column) {
       const int64_t block = row / 16 * (sizes.padded_k / 64) + column / 64;
-      const int lane = row % 8 * 4 + column % 8 / 2;
-      const int pair = row / 8 % 2 + column / 8 % 2 * 2;
-      const int shift = column % 2 * 16 + 4 * pair;
+      const int64_t lane = row % 8 * 4 + column % 8 / 2;
+      const int64_t pair = row / 8 % 2 + column / 8 % 2 * 2;
+      const int64_t shift = column % 2 * 16 + 4 * pair;
       const int64_t word = block * kBlockBytes + lane * 16 + column / 16 % 4 * 4;
       weights.codes.push_back(packed.weights[word + shift / 8] >> shift % 8 & 15);
     }

@@ -46,8 +46,9 @@ uint16_t ScalarFromDouble(double value, ScalarType type) {
   std::frexp(magnitude, &exponent);  // magnitude in [2^(exponent-1), 2^exponent)
   const int quantum = std::max(exponent - 1 - layout.mantissa_bits, layout.MinQuantum());
   const int steps_above_min = quantum - layout.MinQuantum();
-  if ((steps_above_min + 1) << layout.mantissa_bits >= layout.InfinityBits())
+  if ((steps_above_min + 1) << layout.mantissa_bits >= layout.InfinityBits()) {
     return sign | layout.InfinityBits();
+  }
   const double scaled = std::ldexp(magnitude, -quantum);  // below 2^(mantissa_bits + 1): exact
   double rounded = std::floor(scaled);
   const double rest = scaled - rounded;
@@ -95,8 +96,9 @@ double RelativeError(absl::Span<const double> actual, absl::Span<const double> e
   double difference = 0;
   double norm = 0;
   for (size_t i = 0; i < actual.size(); ++i) {
-    if (!std::isfinite(actual[i]) || !std::isfinite(expected[i]))
+    if (!std::isfinite(actual[i]) || !std::isfinite(expected[i])) {
       return std::numeric_limits<double>::infinity();
+    }
     difference += (actual[i] - expected[i]) * (actual[i] - expected[i]);
     norm += expected[i] * expected[i];
   }

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -14,7 +16,7 @@ namespace {
 constexpr ScalarType kTypes[] = {ScalarType::kBf16, ScalarType::kFp16};
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// bf16 is the upper half of a float; _Float16 is the compiler's fp16: neither uses the code under test.
+// bf16 is the upper half of a float; fp16 is written as a hexadecimal literal and parsed by the C library.
 double Independent(uint16_t bits, ScalarType type) {
   if (type == ScalarType::kBf16) {
     const uint32_t wide = uint32_t{bits} << 16;
@@ -22,9 +24,12 @@ double Independent(uint16_t bits, ScalarType type) {
     std::memcpy(&value, &wide, sizeof(value));
     return value;
   }
-  _Float16 value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return static_cast<double>(value);
+  const int exponent = bits >> 10 & 31;
+  if (exponent == 31) return bits >> 15 ? -kInf : kInf;
+  char text[32];
+  std::snprintf(text, sizeof(text), "%c0x%d.%03xp%d", bits >> 15 ? '-' : '+', exponent > 0,
+                (bits & 0x3ff) << 2, exponent > 0 ? exponent - 15 : -14);
+  return std::strtod(text, nullptr);
 }
 
 bool IsNan(uint16_t bits, ScalarType type) {
