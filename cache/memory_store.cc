@@ -11,7 +11,7 @@
 
 namespace qgemm {
 namespace {
-size_t Index(Family family) { return static_cast<size_t>(family); }
+size_t Index(RecordFamily family) { return static_cast<size_t>(family); }
 }  // namespace
 
 void MemoryStore::SetWriteError(absl::Status error) {
@@ -19,7 +19,7 @@ void MemoryStore::SetWriteError(absl::Status error) {
   write_error_ = std::move(error);
 }
 
-absl::StatusOr<std::string> MemoryStore::Read(Family family, absl::string_view key) {
+absl::StatusOr<std::string> MemoryStore::Read(RecordFamily family, absl::string_view key) {
   MutexLock lock(mu_);
   const auto& table = tables_[Index(family)];
   const auto found = table.find(std::string(key));
@@ -27,7 +27,7 @@ absl::StatusOr<std::string> MemoryStore::Read(Family family, absl::string_view k
   return found->second;
 }
 
-absl::StatusOr<RecordStore::Page> MemoryStore::ReadPage(Family family, absl::string_view begin,
+absl::StatusOr<RecordStore::Page> MemoryStore::ReadPage(RecordFamily family, absl::string_view begin,
                                                         absl::string_view end, int limit) {
   MutexLock lock(mu_);
   const auto& table = tables_[Index(family)];
@@ -40,7 +40,7 @@ absl::StatusOr<RecordStore::Page> MemoryStore::ReadPage(Family family, absl::str
   return page;
 }
 
-absl::StatusOr<int64_t> MemoryStore::Count(Family family) {
+absl::StatusOr<int64_t> MemoryStore::Count(RecordFamily family) {
   MutexLock lock(mu_);
   return static_cast<int64_t>(tables_[Index(family)].size());
 }
@@ -52,7 +52,7 @@ absl::Status MemoryStore::Write(const std::vector<Mutation>& mutations) {
   return absl::OkStatus();
 }
 
-absl::Status MemoryStore::RemoveIfStill(Family family, absl::string_view key,
+absl::Status MemoryStore::RemoveIfStill(RecordFamily family, absl::string_view key,
                                         const absl::StatusOr<std::string>& seen,
                                         const std::vector<Mutation>& also) {
   MutexLock lock(mu_);

@@ -25,12 +25,13 @@ class MemoryStore final : public RecordStore {
   void SetWriteError(absl::Status error);
 
  protected:
-  absl::StatusOr<std::string> Read(Family family, absl::string_view key) override;
-  absl::StatusOr<Page> ReadPage(Family family, absl::string_view begin, absl::string_view end,
+  absl::StatusOr<std::string> Read(RecordFamily family, absl::string_view key) override;
+  absl::StatusOr<Page> ReadPage(RecordFamily family, absl::string_view begin, absl::string_view end,
                                 int limit) override;
-  absl::StatusOr<int64_t> Count(Family family) override;
+  absl::StatusOr<int64_t> Count(RecordFamily family) override;
   absl::Status Write(const std::vector<Mutation>& mutations) override;
-  absl::Status RemoveIfStill(Family family, absl::string_view key, const absl::StatusOr<std::string>& seen,
+  absl::Status RemoveIfStill(RecordFamily family, absl::string_view key,
+                             const absl::StatusOr<std::string>& seen,
                              const std::vector<Mutation>& also) override;
   int64_t DiskBytes() override { return 0; }
 

@@ -53,17 +53,17 @@ bool IsMiss(const absl::Status& status) { return absl::IsNotFound(status); }
 
 }  // namespace
 
-absl::string_view FamilyName(Family family) {
+absl::string_view FamilyName(RecordFamily family) {
   switch (family) {
-    case Family::kKernel:
+    case RecordFamily::kKernel:
       return "kernel";
-    case Family::kPick:
+    case RecordFamily::kPick:
       return "pick";
-    case Family::kTiming:
+    case RecordFamily::kTiming:
       return "timing";
-    case Family::kIndex:
+    case RecordFamily::kIndex:
       return "index";
-    case Family::kMeta:
+    case RecordFamily::kMeta:
       return "meta";
   }
   return "unknown";
@@ -72,7 +72,7 @@ absl::string_view FamilyName(Family family) {
 absl::StatusOr<internal::KernelRecord> RecordStore::GetKernel(absl::string_view kernel_key) {
   QGEMM_RETURN_IF_ERROR(CheckKey("kernel_key", kernel_key));
   internal::KernelRecord record;
-  QGEMM_RETURN_IF_ERROR(ReadRecord(Family::kKernel, RecordType::kKernel, kernel_key, record));
+  QGEMM_RETURN_IF_ERROR(ReadRecord(RecordFamily::kKernel, RecordType::kKernel, kernel_key, record));
   return record;
 }
 
@@ -86,7 +86,7 @@ absl::StatusOr<internal::KernelRecord> RecordStore::GetKernelBySha256(absl::stri
   const std::string end = PrefixEnd(prefix);
   std::string begin = prefix;
   while (true) {
-    QGEMM_ASSIGN_OR_RETURN(const Page page, ReadPage(Family::kIndex, begin, end, kPageEntries));
+    QGEMM_ASSIGN_OR_RETURN(const Page page, ReadPage(RecordFamily::kIndex, begin, end, kPageEntries));
     for (const auto& [index_key, unused] : page) {
       const absl::string_view kernel_key = absl::string_view(index_key).substr(prefix.size());
       if (kernel_key.size() != kKeyBytes) continue;
@@ -110,11 +110,11 @@ absl::Status RecordStore::PutKernel(const internal::KernelRecord& record) {
   stored.mutable_info()->set_cubin_bytes(static_cast<int64_t>(record.cubin().size()));
   const std::string info_key = InfoKey(record.kernel_key());
   std::vector<Mutation> mutations;
+  mutations.push_back({RecordFamily::kKernel, record.kernel_key(),
+                       EncodeRecord(RecordType::kKernel, record.kernel_key(), stored)});
   mutations.push_back(
-      {Family::kKernel, record.kernel_key(), EncodeRecord(RecordType::kKernel, record.kernel_key(), stored)});
-  mutations.push_back(
-      {Family::kIndex, info_key, EncodeRecord(RecordType::kKernelInfo, info_key, stored.info())});
-  mutations.push_back({Family::kIndex, Sha256Key(stored.info().sha256(), record.kernel_key()), ""});
+      {RecordFamily::kIndex, info_key, EncodeRecord(RecordType::kKernelInfo, info_key, stored.info())});
+  mutations.push_back({RecordFamily::kIndex, Sha256Key(stored.info().sha256(), record.kernel_key()), ""});
   return Write(mutations);
 }
 
@@ -125,7 +125,7 @@ absl::StatusOr<std::vector<std::optional<internal::TimingRecord>>> RecordStore::
   for (const std::string& key : timing_keys) {
     QGEMM_RETURN_IF_ERROR(CheckKey("timing_key", key));
     internal::TimingRecord record;
-    const absl::Status status = ReadRecord(Family::kTiming, RecordType::kTiming, key, record);
+    const absl::Status status = ReadRecord(RecordFamily::kTiming, RecordType::kTiming, key, record);
     if (status.ok()) {
       timings.emplace_back(std::move(record));
     } else if (IsMiss(status)) {
@@ -142,7 +142,7 @@ absl::Status RecordStore::PutTimings(absl::Span<const internal::TimingRecord> ti
   mutations.reserve(timings.size());
   for (const internal::TimingRecord& timing : timings) {
     QGEMM_RETURN_IF_ERROR(CheckKey("timing_key", timing.timing_key()));
-    mutations.push_back({Family::kTiming, timing.timing_key(),
+    mutations.push_back({RecordFamily::kTiming, timing.timing_key(),
                          EncodeRecord(RecordType::kTiming, timing.timing_key(), timing)});
   }
   if (mutations.empty()) return absl::OkStatus();
@@ -152,7 +152,7 @@ absl::Status RecordStore::PutTimings(absl::Span<const internal::TimingRecord> ti
 absl::StatusOr<internal::PickRecord> RecordStore::GetPick(absl::string_view pick_key) {
   QGEMM_RETURN_IF_ERROR(CheckKey("pick_key", pick_key));
   internal::PickRecord record;
-  QGEMM_RETURN_IF_ERROR(ReadRecord(Family::kPick, RecordType::kPick, pick_key, record));
+  QGEMM_RETURN_IF_ERROR(ReadRecord(RecordFamily::kPick, RecordType::kPick, pick_key, record));
   return record;
 }
 
@@ -163,23 +163,23 @@ absl::Status RecordStore::PutPick(const internal::PickRecord& pick,
   mutations.reserve(timings.size() + 1);
   for (const internal::TimingRecord& timing : timings) {
     QGEMM_RETURN_IF_ERROR(CheckKey("timing_key", timing.timing_key()));
-    mutations.push_back({Family::kTiming, timing.timing_key(),
+    mutations.push_back({RecordFamily::kTiming, timing.timing_key(),
                          EncodeRecord(RecordType::kTiming, timing.timing_key(), timing)});
   }
   mutations.push_back(
-      {Family::kPick, pick.pick_key(), EncodeRecord(RecordType::kPick, pick.pick_key(), pick)});
+      {RecordFamily::kPick, pick.pick_key(), EncodeRecord(RecordType::kPick, pick.pick_key(), pick)});
   return Write(mutations);
 }
 
 absl::Status RecordStore::VisitPicks(const std::function<bool(const internal::PickRecord&)>& visit) {
   std::string begin;
   while (true) {
-    QGEMM_ASSIGN_OR_RETURN(const Page page, ReadPage(Family::kPick, begin, "", kPageEntries));
+    QGEMM_ASSIGN_OR_RETURN(const Page page, ReadPage(RecordFamily::kPick, begin, "", kPageEntries));
     for (const auto& [key, value] : page) {
       internal::PickRecord record;
       const absl::Status status = DecodeRecord(RecordType::kPick, key, value, record);
       if (!status.ok()) {
-        DropCorrupt(Family::kPick, key, value, status);
+        DropCorrupt(RecordFamily::kPick, key, value, status);
       } else if (!visit(record)) {
         return absl::OkStatus();
       }
@@ -193,7 +193,7 @@ absl::Status RecordStore::VisitKernels(const std::function<bool(const v1::Kernel
   const std::string end = PrefixEnd(kInfoPrefix);
   std::string begin(kInfoPrefix);
   while (true) {
-    QGEMM_ASSIGN_OR_RETURN(const Page page, ReadPage(Family::kIndex, begin, end, kPageEntries));
+    QGEMM_ASSIGN_OR_RETURN(const Page page, ReadPage(RecordFamily::kIndex, begin, end, kPageEntries));
     for (const auto& [key, value] : page) {
       v1::KernelInfo info;
       const absl::Status status = DecodeRecord(RecordType::kKernelInfo, key, value, info);
@@ -218,14 +218,14 @@ absl::StatusOr<CacheStats> RecordStore::Stats() {
     stats.kernel_bytes += info.cubin_bytes();
     return true;
   }));
-  QGEMM_ASSIGN_OR_RETURN(stats.picks, Count(Family::kPick));
-  QGEMM_ASSIGN_OR_RETURN(stats.timings, Count(Family::kTiming));
+  QGEMM_ASSIGN_OR_RETURN(stats.picks, Count(RecordFamily::kPick));
+  QGEMM_ASSIGN_OR_RETURN(stats.timings, Count(RecordFamily::kTiming));
   stats.disk_bytes = DiskBytes();
   stats.corrupt = corrupt_.load();
   return stats;
 }
 
-absl::Status RecordStore::ReadRecord(Family family, RecordType type, absl::string_view key,
+absl::Status RecordStore::ReadRecord(RecordFamily family, RecordType type, absl::string_view key,
                                      google::protobuf::MessageLite& message) {
   const absl::StatusOr<std::string> value = Read(family, key);
   absl::Status status = value.status();
@@ -239,19 +239,19 @@ absl::Status RecordStore::ReadRecord(Family family, RecordType type, absl::strin
   return absl::NotFoundError(absl::StrCat("no ", FamilyName(family), " is stored under key ", ToHex(key)));
 }
 
-void RecordStore::DropCorrupt(Family family, absl::string_view key, const absl::StatusOr<std::string>& seen,
-                              const absl::Status& reason) {
+void RecordStore::DropCorrupt(RecordFamily family, absl::string_view key,
+                              const absl::StatusOr<std::string>& seen, const absl::Status& reason) {
   corrupt_.fetch_add(1);
   std::vector<Mutation> also;
-  if (family == Family::kKernel) {
+  if (family == RecordFamily::kKernel) {
     // The record no longer says which cubin it held; its index entry does.
     const std::string info_key = InfoKey(key);
-    also.push_back({Family::kIndex, info_key, std::nullopt});
-    const absl::StatusOr<std::string> value = Read(Family::kIndex, info_key);
+    also.push_back({RecordFamily::kIndex, info_key, std::nullopt});
+    const absl::StatusOr<std::string> value = Read(RecordFamily::kIndex, info_key);
     v1::KernelInfo info;
     if (value.ok() && DecodeRecord(RecordType::kKernelInfo, info_key, *value, info).ok() &&
         IsSha256Hex(info.sha256())) {
-      also.push_back({Family::kIndex, Sha256Key(info.sha256(), key), std::nullopt});
+      also.push_back({RecordFamily::kIndex, Sha256Key(info.sha256(), key), std::nullopt});
     }
   }
   const absl::Status removed = RemoveIfStill(family, key, seen, also);
@@ -264,7 +264,7 @@ std::optional<v1::KernelInfo> RecordStore::RebuildKernelInfo(const std::string& 
                                                              const std::string& index_key,
                                                              const std::string& seen,
                                                              const absl::Status& reason) {
-  DropCorrupt(Family::kIndex, index_key, seen, reason);
+  DropCorrupt(RecordFamily::kIndex, index_key, seen, reason);
   if (kernel_key.size() != kKeyBytes) return std::nullopt;
   const absl::StatusOr<internal::KernelRecord> record = GetKernel(kernel_key);
   if (!record.ok()) return std::nullopt;

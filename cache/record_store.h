@@ -21,9 +21,9 @@ namespace qgemm {
 inline constexpr int kSchemaVersion = 1;
 
 // Column families of cache/FORMAT.md.
-enum class Family { kKernel, kPick, kTiming, kIndex, kMeta };
+enum class RecordFamily { kKernel, kPick, kTiming, kIndex, kMeta };
 inline constexpr int kFamilyCount = 5;
-[[nodiscard]] absl::string_view FamilyName(Family family);
+[[nodiscard]] absl::string_view FamilyName(RecordFamily family);
 
 // The store's typed half: keys, envelopes, indexes and what happens to corrupt records (cache/FORMAT.md),
 // over an ordered table of bytes per family that a derived class keeps. Both stores share it, so a test that
@@ -47,7 +47,7 @@ class RecordStore : public CacheStore {
 
  protected:
   struct Mutation {
-    Family family;
+    RecordFamily family;
     std::string key;
     std::optional<std::string> value;  // nullopt: delete
   };
@@ -55,16 +55,16 @@ class RecordStore : public CacheStore {
 
   // NotFound: no such key. DataLoss: the bytes beneath it are damaged. Else: reading failed, the entry may be
   // good.
-  virtual absl::StatusOr<std::string> Read(Family family, absl::string_view key) = 0;
+  virtual absl::StatusOr<std::string> Read(RecordFamily family, absl::string_view key) = 0;
   // Up to `limit` entries with begin <= key < end, in key order; an empty `end` is no bound.
-  virtual absl::StatusOr<Page> ReadPage(Family family, absl::string_view begin, absl::string_view end,
+  virtual absl::StatusOr<Page> ReadPage(RecordFamily family, absl::string_view begin, absl::string_view end,
                                         int limit) = 0;
-  virtual absl::StatusOr<int64_t> Count(Family family) = 0;
+  virtual absl::StatusOr<int64_t> Count(RecordFamily family) = 0;
   // All or nothing, durable when it returns OK.
   virtual absl::Status Write(const std::vector<Mutation>& mutations) = 0;
   // Deletes `key` and applies `also`, unless Read(family, key) no longer gives `seen` (a value, or DataLoss).
   // No write comes in between.
-  virtual absl::Status RemoveIfStill(Family family, absl::string_view key,
+  virtual absl::Status RemoveIfStill(RecordFamily family, absl::string_view key,
                                      const absl::StatusOr<std::string>& seen,
                                      const std::vector<Mutation>& also) = 0;
   virtual int64_t DiskBytes() = 0;
@@ -72,10 +72,10 @@ class RecordStore : public CacheStore {
  private:
   friend class RecordStoreTestPeer;
 
-  absl::Status ReadRecord(Family family, RecordType type, absl::string_view key,
+  absl::Status ReadRecord(RecordFamily family, RecordType type, absl::string_view key,
                           google::protobuf::MessageLite& message);
   // Counts, logs and removes what `seen` shows to be corrupt.
-  void DropCorrupt(Family family, absl::string_view key, const absl::StatusOr<std::string>& seen,
+  void DropCorrupt(RecordFamily family, absl::string_view key, const absl::StatusOr<std::string>& seen,
                    const absl::Status& reason);
   std::optional<v1::KernelInfo> RebuildKernelInfo(const std::string& kernel_key, const std::string& index_key,
                                                   const std::string& seen, const absl::Status& reason);

@@ -74,7 +74,7 @@ rocksdb::ColumnFamilyOptions FamilyOptions(absl::string_view name) {
   rocksdb::BlockBasedTableOptions table;
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  if (name == FamilyName(Family::kKernel)) {
+  if (name == FamilyName(RecordFamily::kKernel)) {
     // Cubins are large and rarely rewritten. A blob file is deleted only as a whole, when compaction has
     // moved what still lives in it: small files and forced collection give space back soon after a delete.
     options.enable_blob_files = true;
@@ -90,7 +90,7 @@ rocksdb::ColumnFamilyOptions FamilyOptions(absl::string_view name) {
 
 std::vector<std::string> OurFamilies() {
   std::vector<std::string> names = {rocksdb::kDefaultColumnFamilyName};
-  for (int i = 0; i < kFamilyCount; ++i) names.emplace_back(FamilyName(static_cast<Family>(i)));
+  for (int i = 0; i < kFamilyCount; ++i) names.emplace_back(FamilyName(static_cast<RecordFamily>(i)));
   return names;
 }
 
@@ -123,7 +123,7 @@ rocksdb::Status RocksDbDatabase::Open(const std::string& directory, Mode mode, r
   if (!status.ok()) return status;
   for (rocksdb::ColumnFamilyHandle* handle : opened->handles_) {
     for (int i = 0; i < kFamilyCount; ++i) {
-      if (handle->GetName() == FamilyName(static_cast<Family>(i))) opened->families_[i] = handle;
+      if (handle->GetName() == FamilyName(static_cast<RecordFamily>(i))) opened->families_[i] = handle;
     }
   }
   database = std::move(opened);

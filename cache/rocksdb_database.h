@@ -30,7 +30,7 @@ class RocksDbDatabase {
 
   [[nodiscard]] rocksdb::DB& db() { return *db_; }
   // Null: opened for reading only, and the database lacks the family.
-  [[nodiscard]] rocksdb::ColumnFamilyHandle* family(Family family) const {
+  [[nodiscard]] rocksdb::ColumnFamilyHandle* family(RecordFamily family) const {
     return families_[static_cast<size_t>(family)];
   }
 

@@ -112,7 +112,7 @@ absl::Status RocksDbStore::OpenForWriting() {
 }
 
 absl::Status RocksDbStore::CheckSchema() {
-  const absl::StatusOr<std::string> stored = ReadLocked(Family::kMeta, kSchemaKey);
+  const absl::StatusOr<std::string> stored = ReadLocked(RecordFamily::kMeta, kSchemaKey);
   if (stored.ok()) {
     int version = 0;
     if (!absl::SimpleAtoi(*stored, &version)) {
@@ -127,7 +127,7 @@ absl::Status RocksDbStore::CheckSchema() {
         " or another store directory"));
   }
   if (!absl::IsNotFound(stored.status())) return stored.status();
-  for (const Family family : {Family::kKernel, Family::kPick, Family::kTiming}) {
+  for (const RecordFamily family : {RecordFamily::kKernel, RecordFamily::kPick, RecordFamily::kTiming}) {
     rocksdb::ColumnFamilyHandle* handle = database_->family(family);
     if (handle == nullptr) continue;
     const std::unique_ptr<rocksdb::Iterator> it(database_->db().NewIterator(rocksdb::ReadOptions(), handle));
@@ -139,15 +139,15 @@ absl::Status RocksDbStore::CheckSchema() {
     }
   }
   if (!write_error().ok()) return absl::OkStatus();  // empty and read-only: nothing can be misread
-  return WriteLocked({{Family::kMeta, std::string(kSchemaKey), absl::StrCat(kSchemaVersion)}});
+  return WriteLocked({{RecordFamily::kMeta, std::string(kSchemaKey), absl::StrCat(kSchemaVersion)}});
 }
 
-absl::StatusOr<std::string> RocksDbStore::Read(Family family, absl::string_view key) {
+absl::StatusOr<std::string> RocksDbStore::Read(RecordFamily family, absl::string_view key) {
   ReaderLock lock(mu_);
   return ReadLocked(family, key);
 }
 
-absl::StatusOr<std::string> RocksDbStore::ReadLocked(Family family, absl::string_view key) {
+absl::StatusOr<std::string> RocksDbStore::ReadLocked(RecordFamily family, absl::string_view key) {
   if (database_ == nullptr) return write_error();
   rocksdb::ColumnFamilyHandle* handle = database_->family(family);
   if (handle == nullptr) return absl::NotFoundError("no such family");
@@ -159,7 +159,7 @@ absl::StatusOr<std::string> RocksDbStore::ReadLocked(Family family, absl::string
   return value;
 }
 
-absl::StatusOr<RecordStore::Page> RocksDbStore::ReadPage(Family family, absl::string_view begin,
+absl::StatusOr<RecordStore::Page> RocksDbStore::ReadPage(RecordFamily family, absl::string_view begin,
                                                          absl::string_view end, int limit) {
   ReaderLock lock(mu_);
   Page page;
@@ -178,7 +178,7 @@ absl::StatusOr<RecordStore::Page> RocksDbStore::ReadPage(Family family, absl::st
   return page;
 }
 
-absl::StatusOr<int64_t> RocksDbStore::Count(Family family) {
+absl::StatusOr<int64_t> RocksDbStore::Count(RecordFamily family) {
   ReaderLock lock(mu_);
   if (database_ == nullptr) return write_error();
   rocksdb::ColumnFamilyHandle* handle = database_->family(family);
@@ -222,7 +222,7 @@ absl::Status RocksDbStore::WriteLocked(const std::vector<Mutation>& mutations) {
   return error;
 }
 
-absl::Status RocksDbStore::RemoveIfStill(Family family, absl::string_view key,
+absl::Status RocksDbStore::RemoveIfStill(RecordFamily family, absl::string_view key,
                                          const absl::StatusOr<std::string>& seen,
                                          const std::vector<Mutation>& also) {
   WriterLock lock(mu_);

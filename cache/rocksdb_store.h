@@ -58,12 +58,13 @@ class RocksDbStore final : public RecordStore {
   [[nodiscard]] absl::Status write_error() const;
 
  protected:
-  absl::StatusOr<std::string> Read(Family family, absl::string_view key) override;
-  absl::StatusOr<Page> ReadPage(Family family, absl::string_view begin, absl::string_view end,
+  absl::StatusOr<std::string> Read(RecordFamily family, absl::string_view key) override;
+  absl::StatusOr<Page> ReadPage(RecordFamily family, absl::string_view begin, absl::string_view end,
                                 int limit) override;
-  absl::StatusOr<int64_t> Count(Family family) override;
+  absl::StatusOr<int64_t> Count(RecordFamily family) override;
   absl::Status Write(const std::vector<Mutation>& mutations) override;
-  absl::Status RemoveIfStill(Family family, absl::string_view key, const absl::StatusOr<std::string>& seen,
+  absl::Status RemoveIfStill(RecordFamily family, absl::string_view key,
+                             const absl::StatusOr<std::string>& seen,
                              const std::vector<Mutation>& also) override;
   int64_t DiskBytes() override;
 
@@ -72,7 +73,8 @@ class RocksDbStore final : public RecordStore {
 
   absl::Status OpenForWriting();
   absl::Status CheckSchema() QGEMM_REQUIRES(mu_);
-  absl::StatusOr<std::string> ReadLocked(Family family, absl::string_view key) QGEMM_REQUIRES_SHARED(mu_);
+  absl::StatusOr<std::string> ReadLocked(RecordFamily family, absl::string_view key)
+      QGEMM_REQUIRES_SHARED(mu_);
   absl::Status WriteLocked(const std::vector<Mutation>& mutations) QGEMM_REQUIRES_SHARED(mu_);
   // OK when writes may go on: there was no error, or reopening cured it.
   absl::Status RecoverWrites() QGEMM_EXCLUDES(mu_);

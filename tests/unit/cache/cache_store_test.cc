@@ -48,7 +48,7 @@ class CacheStoreTest : public ::testing::TestWithParam<Kind> {
   int64_t Corrupt() { return store_->Stats().value().corrupt; }
 
   // Flips one bit of a stored value.
-  void FlipBit(Family family, const std::string& key, size_t byte) {
+  void FlipBit(RecordFamily family, const std::string& key, size_t byte) {
     std::string value = Peer::Read(*store_, family, key).value();
     ASSERT_LT(byte, value.size());
     value[byte] = static_cast<char>(value[byte] ^ 0x10);
@@ -151,7 +151,7 @@ TEST_P(CacheStoreTest, LaterWriteReplacesEarlier) {
 TEST_P(CacheStoreTest, OneCubinUnderTwoKernelKeysIsFoundWhileEitherIsGood) {
   ASSERT_TRUE(store_->PutKernel(Kernel("a", "cubin")).ok());
   ASSERT_TRUE(store_->PutKernel(Kernel("b", "cubin")).ok());
-  FlipBit(Family::kKernel, Key("a"), 40);
+  FlipBit(RecordFamily::kKernel, Key("a"), 40);
   EXPECT_EQ(store_->GetKernelBySha256(Sha256Hex("cubin"))->kernel_key(), Key("b"));
   EXPECT_TRUE(absl::IsNotFound(store_->GetKernel(Key("a")).status()));
   EXPECT_EQ(store_->GetKernelBySha256(Sha256Hex("cubin"))->kernel_key(), Key("b"));
@@ -235,11 +235,11 @@ TEST_P(CacheStoreTest, VisitorMayUseTheStore) {
 
 TEST_P(CacheStoreTest, CorruptKernelIsAMissThatIsCountedAndRemoved) {
   ASSERT_TRUE(store_->PutKernel(Kernel("a", Noise(50'000, 1))).ok());
-  FlipBit(Family::kKernel, Key("a"), 30'000);
+  FlipBit(RecordFamily::kKernel, Key("a"), 30'000);
   EXPECT_TRUE(absl::IsNotFound(store_->GetKernelBySha256(Sha256Hex(Noise(50'000, 1))).status()));
   EXPECT_EQ(Corrupt(), 1);
-  EXPECT_TRUE(absl::IsNotFound(Peer::Read(*store_, Family::kKernel, Key("a")).status()));
-  EXPECT_EQ(Peer::Count(*store_, Family::kIndex), 0);
+  EXPECT_TRUE(absl::IsNotFound(Peer::Read(*store_, RecordFamily::kKernel, Key("a")).status()));
+  EXPECT_EQ(Peer::Count(*store_, RecordFamily::kIndex), 0);
   EXPECT_TRUE(absl::IsNotFound(store_->GetKernel(Key("a")).status()));
   EXPECT_EQ(Corrupt(), 1);
   ASSERT_TRUE(store_->PutKernel(Kernel("a", Noise(50'000, 1))).ok());
@@ -249,7 +249,7 @@ TEST_P(CacheStoreTest, CorruptKernelIsAMissThatIsCountedAndRemoved) {
 TEST_P(CacheStoreTest, CorruptPickIsAMissAndIsSkippedByVisits) {
   ASSERT_TRUE(store_->PutPick(PickOf("p", "a"), {}).ok());
   ASSERT_TRUE(store_->PutPick(PickOf("q", "b"), {}).ok());
-  FlipBit(Family::kPick, Key("p"), 45);
+  FlipBit(RecordFamily::kPick, Key("p"), 45);
   std::vector<std::string> configs;
   ASSERT_TRUE(store_
                   ->VisitPicks([&](const internal::PickRecord& pick) {
@@ -265,7 +265,7 @@ TEST_P(CacheStoreTest, CorruptPickIsAMissAndIsSkippedByVisits) {
 
 TEST_P(CacheStoreTest, CorruptTimingLeavesItsNeighbours) {
   ASSERT_TRUE(store_->PutTimings({TimingOf("x", 1), TimingOf("y", 2)}).ok());
-  FlipBit(Family::kTiming, Key("x"), 0);
+  FlipBit(RecordFamily::kTiming, Key("x"), 0);
   const std::vector<std::string> keys = {Key("x"), Key("y")};
   const auto timings = store_->GetTimings(keys);
   ASSERT_TRUE(timings.ok()) << timings.status();
@@ -276,8 +276,8 @@ TEST_P(CacheStoreTest, CorruptTimingLeavesItsNeighbours) {
 
 TEST_P(CacheStoreTest, RecordUnderAnotherKeyIsAMiss) {
   ASSERT_TRUE(store_->PutKernel(Kernel("a", "cubin")).ok());
-  const std::string value = Peer::Read(*store_, Family::kKernel, Key("a")).value();
-  ASSERT_TRUE(Peer::Write(*store_, Family::kKernel, Key("b"), value).ok());
+  const std::string value = Peer::Read(*store_, RecordFamily::kKernel, Key("a")).value();
+  ASSERT_TRUE(Peer::Write(*store_, RecordFamily::kKernel, Key("b"), value).ok());
   EXPECT_TRUE(absl::IsNotFound(store_->GetKernel(Key("b")).status()));
   EXPECT_TRUE(store_->GetKernel(Key("a")).ok());
   EXPECT_EQ(Corrupt(), 1);
@@ -285,15 +285,15 @@ TEST_P(CacheStoreTest, RecordUnderAnotherKeyIsAMiss) {
 
 TEST_P(CacheStoreTest, RecordOfAnotherFamilyIsAMiss) {
   ASSERT_TRUE(store_->PutTimings({TimingOf("x", 1)}).ok());
-  const std::string value = Peer::Read(*store_, Family::kTiming, Key("x")).value();
-  ASSERT_TRUE(Peer::Write(*store_, Family::kPick, Key("x"), value).ok());
+  const std::string value = Peer::Read(*store_, RecordFamily::kTiming, Key("x")).value();
+  ASSERT_TRUE(Peer::Write(*store_, RecordFamily::kPick, Key("x"), value).ok());
   EXPECT_TRUE(absl::IsNotFound(store_->GetPick(Key("x")).status()));
   EXPECT_EQ(Corrupt(), 1);
 }
 
 TEST_P(CacheStoreTest, CorruptIndexEntryIsRebuiltFromItsKernel) {
   ASSERT_TRUE(store_->PutKernel(Kernel("a", "cubin")).ok());
-  FlipBit(Family::kIndex, absl::StrCat("info/", Key("a")), 50);
+  FlipBit(RecordFamily::kIndex, absl::StrCat("info/", Key("a")), 50);
   EXPECT_THAT(KernelConfigs(), ElementsAre("a"));
   EXPECT_EQ(Corrupt(), 1);
   EXPECT_THAT(KernelConfigs(), ElementsAre("a"));
@@ -301,19 +301,20 @@ TEST_P(CacheStoreTest, CorruptIndexEntryIsRebuiltFromItsKernel) {
 }
 
 TEST_P(CacheStoreTest, CorruptIndexEntryWithoutAKernelIsRemoved) {
-  ASSERT_TRUE(Peer::Write(*store_, Family::kIndex, absl::StrCat("info/", Key("a")), "no record").ok());
-  ASSERT_TRUE(Peer::Write(*store_, Family::kIndex, "info/short", "no record").ok());
+  ASSERT_TRUE(Peer::Write(*store_, RecordFamily::kIndex, absl::StrCat("info/", Key("a")), "no record").ok());
+  ASSERT_TRUE(Peer::Write(*store_, RecordFamily::kIndex, "info/short", "no record").ok());
   EXPECT_THAT(KernelConfigs(), ElementsAre());
-  EXPECT_EQ(Peer::Count(*store_, Family::kIndex), 0);
+  EXPECT_EQ(Peer::Count(*store_, RecordFamily::kIndex), 0);
 }
 
 TEST_P(CacheStoreTest, RemovalSparesARecordThatWasRebuiltMeanwhile) {
   ASSERT_TRUE(store_->PutTimings({TimingOf("x", 1)}).ok());
-  const absl::StatusOr<std::string> seen = Peer::Read(*store_, Family::kTiming, Key("x"));
+  const absl::StatusOr<std::string> seen = Peer::Read(*store_, RecordFamily::kTiming, Key("x"));
   ASSERT_TRUE(store_->PutTimings({TimingOf("x", 2)}).ok());
-  ASSERT_TRUE(Peer::RemoveIfStill(*store_, Family::kTiming, Key("x"), seen).ok());
+  ASSERT_TRUE(Peer::RemoveIfStill(*store_, RecordFamily::kTiming, Key("x"), seen).ok());
   ASSERT_TRUE(
-      Peer::RemoveIfStill(*store_, Family::kTiming, Key("x"), absl::DataLossError("block damaged")).ok());
+      Peer::RemoveIfStill(*store_, RecordFamily::kTiming, Key("x"), absl::DataLossError("block damaged"))
+          .ok());
   EXPECT_EQ(store_->Stats()->timings, 1);
 }
 
