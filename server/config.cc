@@ -1,0 +1,167 @@
+#include "server/config.h"
+
+#include <toml++/toml.h>
+#include <unistd.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "kernels/device_profile.h"
+
+namespace qgemm {
+namespace {
+
+constexpr int kMaxWorkers = 1024;
+
+// The scalar text keys, in the order in which they are printed.
+struct TextKey {
+  absl::string_view name;
+  std::string Config::*field;
+};
+constexpr TextKey kTextKeys[] = {
+    {"data_dir", &Config::data_dir},
+    {"device", &Config::device},
+    {"target", &Config::target},
+    {"arch", &Config::arch},
+    {"log_format", &Config::log_format},
+    {"log_level", &Config::log_level},
+    {"compile_binary", &Config::compile_binary},
+    {"time_binary", &Config::time_binary},
+    {"lock_dir", &Config::lock_dir},
+};
+
+std::string AllowedKeys() {
+  return absl::StrCat("listen, workers, ",
+                      absl::StrJoin(kTextKeys, ", ", [](std::string* out, const TextKey& key) {
+                        absl::StrAppend(out, key.name);
+                      }));
+}
+
+absl::Status WrongType(const std::string& path, absl::string_view key, absl::string_view allowed) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": ", key, " has a value of the wrong type; allowed: ", allowed));
+}
+
+absl::Status SetListen(const std::string& path, const toml::node& value, Config& config) {
+  config.listen.clear();
+  if (const auto text = value.value_exact<std::string>()) {
+    config.listen.push_back(*text);
+    return absl::OkStatus();
+  }
+  const toml::array* array = value.as_array();
+  if (array == nullptr) return WrongType(path, "listen", "a string or an array of strings");
+  for (const toml::node& element : *array) {
+    const auto text = element.value_exact<std::string>();
+    if (!text) return WrongType(path, "listen", "a string or an array of strings");
+    config.listen.push_back(*text);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetKey(const std::string& path, absl::string_view key, const toml::node& value, Config& config) {
+  if (key == "listen") return SetListen(path, value, config);
+  if (key == "workers") {
+    const auto number = value.value_exact<int64_t>();
+    if (!number) return WrongType(path, key, "a whole number");
+    if (*number < 0 || *number > kMaxWorkers) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": workers is ", *number, "; allowed: 0 (automatic) .. ", kMaxWorkers));
+    }
+    config.workers = static_cast<int>(*number);
+    return absl::OkStatus();
+  }
+  for (const TextKey& text_key : kTextKeys) {
+    if (text_key.name != key) continue;
+    const auto text = value.value_exact<std::string>();
+    if (!text) return WrongType(path, key, "a string");
+    config.*text_key.field = *text;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(path, ": unknown key ", key, "; allowed: ", AllowedKeys()));
+}
+
+absl::string_view Lookup(const Environment& environment, const std::string& name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? absl::string_view() : absl::string_view(found->second);
+}
+
+}  // namespace
+
+Environment ProcessEnvironment() {
+  Environment environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const absl::string_view line(*entry);
+    const size_t equals = line.find('=');
+    if (equals != absl::string_view::npos) {
+      environment.emplace(std::string(line.substr(0, equals)), std::string(line.substr(equals + 1)));
+    }
+  }
+  return environment;
+}
+
+std::string DefaultSocket(const Environment& environment) {
+  const absl::string_view runtime = Lookup(environment, "XDG_RUNTIME_DIR");
+  return runtime.empty() ? "unix:/run/qgemm/qgemm.sock" : absl::StrCat("unix:", runtime, "/qgemm.sock");
+}
+
+std::string DefaultDataDir(const Environment& environment) {
+  const absl::string_view home = Lookup(environment, "HOME");
+  // A service user's home is usually "/" or "/nonexistent".
+  if (home.empty() || home == "/" || home == "/nonexistent") return "/var/lib/qgemm";
+  return absl::StrCat(home, "/.local/state/qgemm");
+}
+
+absl::StatusOr<Config> LoadConfigFile(const std::string& path, const Config& base) {
+  if (access(path.c_str(), F_OK) != 0)
+    return absl::NotFoundError(absl::StrCat("config ", path, " does not exist"));
+  if (access(path.c_str(), R_OK) != 0) {
+    return absl::PermissionDeniedError(absl::StrCat("config ", path, " cannot be read"));
+  }
+  toml::table table;
+  try {
+    table = toml::parse_file(path);
+  } catch (const toml::parse_error& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("config ", path, " is not TOML: ", std::string(error.description()), " at line ",
+                     error.source().begin.line, ", column ", error.source().begin.column));
+  }
+  Config config = base;
+  for (const auto& [key, value] : table) {
+    const absl::string_view name(key.str().data(), key.str().size());
+    QGEMM_RETURN_IF_ERROR(SetKey(absl::StrCat("config ", path), name, value, config));
+  }
+  return config;
+}
+
+absl::StatusOr<Config> ResolveConfig(Config config, const Environment& environment) {
+  if (config.listen.empty()) config.listen.push_back(DefaultSocket(environment));
+  for (const std::string& address : config.listen)
+    QGEMM_RETURN_IF_ERROR(ParseListenAddress(address).status());
+  if (config.data_dir.empty()) config.data_dir = DefaultDataDir(environment);
+  if (config.device != "auto" && config.device != "none" && !absl::StartsWith(config.device, "GPU-")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device is \"", config.device, "\"; allowed: auto, none, or a GPU's UUID (GPU-...)"));
+  }
+  QGEMM_RETURN_IF_ERROR(FindDeviceProfile(config.target).status());
+  if (!config.arch.empty()) QGEMM_RETURN_IF_ERROR(ValidateArch(config.arch));
+  if (config.workers < 0 || config.workers > kMaxWorkers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("workers is ", config.workers, "; allowed: 0 (automatic) .. ", kMaxWorkers));
+  }
+  return config;
+}
+
+std::string PrintConfig(const Config& config) {
+  std::string text = absl::StrCat("listen = [",
+                                  absl::StrJoin(config.listen, ", ",
+                                                [](std::string* out, const std::string& address) {
+                                                  absl::StrAppend(out, "\"", address, "\"");
+                                                }),
+                                  "]\n");
+  for (const TextKey& key : kTextKeys) absl::StrAppend(&text, key.name, " = \"", config.*key.field, "\"\n");
+  absl::StrAppend(&text, "workers = ", config.workers, "\n");
+  return text;
+}
+
+}  // namespace qgemm

@@ -1,0 +1,53 @@
+#ifndef QGEMM_SERVER_CONFIG_H_
+#define QGEMM_SERVER_CONFIG_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "server/listen_address.h"
+
+namespace qgemm {
+
+// Everything that qgemmd can be told. The same names serve as flags (--data-dir) and, with underscores, as
+// keys of the configuration file (data_dir); a flag given wins over the file, the file over the default.
+struct Config {
+  std::vector<std::string> listen;  // empty: DefaultSocket()
+  std::string data_dir;             // empty: DefaultDataDir()
+  std::string device = "auto";      // auto, none, or a GPU's UUID
+  std::string target = "h200";      // device profile to predict for without a GPU
+  std::string arch;                 // overrides the profile's
+  int workers = 0;                  // compile workers; 0: as many as the CPUs and the memory allow
+  std::string log_format = "text";
+  std::string log_level = "info";
+  std::string compile_binary;          // empty: qgemm-compile beside this program
+  std::string time_binary;             // empty: qgemm-time beside this program
+  std::string lock_dir = "/run/lock";  // where the pinned GPU's lock is; containers that share a GPU share it
+};
+
+// What the environment says, injected for tests.
+using Environment = std::map<std::string, std::string>;
+Environment ProcessEnvironment();
+
+// "unix:$XDG_RUNTIME_DIR/qgemm.sock", else "unix:/run/qgemm/qgemm.sock".
+std::string DefaultSocket(const Environment& environment);
+// "$HOME/.local/state/qgemm" for a user with a home, else "/var/lib/qgemm".
+std::string DefaultDataDir(const Environment& environment);
+
+// The file's keys over `base`. NotFound: there is no such file. InvalidArgument: not TOML (with line and
+// column), an unknown key, or a value of the wrong type, naming it and what is allowed.
+[[nodiscard]] absl::StatusOr<Config> LoadConfigFile(const std::string& path, const Config& base);
+
+// Checks every value and fills in the defaults that depend on the environment. InvalidArgument names field,
+// value and what is allowed.
+[[nodiscard]] absl::StatusOr<Config> ResolveConfig(Config config, const Environment& environment);
+
+// One "key = value" line per key, as the file would have it.
+std::string PrintConfig(const Config& config);
+
+}  // namespace qgemm
+
+#endif  // QGEMM_SERVER_CONFIG_H_

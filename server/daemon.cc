@@ -1,0 +1,140 @@
+#include "server/daemon.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/server_builder.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/unique_fd.h"
+
+namespace qgemm {
+namespace {
+
+constexpr int kMaxReceiveBytes = 4 << 20;  // 4096 problems take about 200 KB
+constexpr mode_t kSocketMode = 0660;
+
+bool SomebodyListens(const std::string& path) {
+  const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
+  return fd.valid() && connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+}
+
+// Makes `path` free to be bound, or says why it is not. gRPC itself would replace whatever is there.
+absl::StatusOr<FileLock> ClaimSocket(const std::string& path, const std::string& holder) {
+  const std::string folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the folder ", folder, " of the socket cannot be created: ", error.message()));
+  }
+  absl::StatusOr<FileLock> lock = FileLock::Take(path + ".lock", holder);
+  if (absl::IsFailedPrecondition(lock.status())) {
+    return absl::FailedPreconditionError(absl::StrCat("socket ", path, " is in use by another qgemmd (",
+                                                      std::string(lock.status().message()), ")"));
+  }
+  QGEMM_RETURN_IF_ERROR(lock.status());
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0) {
+    if (errno == ENOENT) return lock;
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at the socket ", path));
+  }
+  if (!S_ISSOCK(info.st_mode)) {
+    return absl::FailedPreconditionError(absl::StrCat("socket ", path, " exists and is not a socket"));
+  }
+  if (SomebodyListens(path)) {
+    return absl::FailedPreconditionError(absl::StrCat("socket ", path, " is in use by another program"));
+  }
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot remove the stale socket ", path));
+  }
+  return lock;
+}
+
+}  // namespace
+
+Daemon::Daemon(CacheStore& store, Compiler& compiler, Gpu* gpu, Clock& clock, TargetResolver targets,
+               const DaemonOptions& options)
+    : tuner_(store, compiler, gpu, clock, std::move(targets), options.tuner),
+      tuner_service_(tuner_, store),
+      cache_service_(tuner_, store, options.data_dir),
+      device_service_(tuner_, compiler, options.version) {}
+
+Daemon::~Daemon() = default;
+
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(CacheStore& store, Compiler& compiler, Gpu* gpu,
+                                                      Clock& clock, TargetResolver targets,
+                                                      DaemonOptions options) {
+  std::unique_ptr<Daemon> daemon(new Daemon(store, compiler, gpu, clock, std::move(targets), options));
+  QGEMM_RETURN_IF_ERROR(daemon->Listen(options));
+  return daemon;
+}
+
+absl::Status Daemon::Listen(const DaemonOptions& options) {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  // Two daemons must not share a port: clients would reach one or the other.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
+  std::vector<int> ports(options.listen.size(), 0);
+  for (size_t i = 0; i < options.listen.size(); ++i) {
+    const ListenAddress& address = options.listen[i];
+    if (address.is_unix) {
+      QGEMM_ASSIGN_OR_RETURN(FileLock lock, ClaimSocket(address.path, options.holder));
+      socket_locks_.push_back(std::move(lock));
+    }
+    builder.AddListeningPort(address.ForGrpc(), grpc::InsecureServerCredentials(), &ports[i]);
+  }
+  builder.RegisterService(&tuner_service_);
+  builder.RegisterService(&cache_service_);
+  builder.RegisterService(&device_service_);
+  server_ = builder.BuildAndStart();
+  for (size_t i = 0; i < options.listen.size(); ++i) {
+    ListenAddress address = options.listen[i];
+    if (server_ == nullptr || ports[i] == 0) {
+      if (server_ != nullptr) Stop(std::chrono::milliseconds(0));
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen on ", address.ForGrpc(), ": the address is in use or not permitted"));
+    }
+    if (address.is_unix) {
+      if (chmod(address.path.c_str(), kSocketMode) != 0) {
+        return absl::ErrnoToStatus(errno, absl::StrCat("cannot set the mode of the socket ", address.path));
+      }
+    } else {
+      address.port = ports[i];
+    }
+    addresses_.push_back(address.ForGrpc());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::UpdateHealth() {
+  const absl::Status toolchain = tuner_.Toolchain().status();
+  grpc::HealthCheckServiceInterface& health = *server_->GetHealthCheckService();
+  health.SetServingStatus("qgemm.v1.Tuner", toolchain.ok());
+  health.SetServingStatus("qgemm.v1.Cache", true);
+  health.SetServingStatus("qgemm.v1.Device", true);
+  return toolchain;
+}
+
+void Daemon::Stop(std::chrono::milliseconds grace) {
+  if (grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService()) health->Shutdown();
+  server_->Shutdown(std::chrono::system_clock::now() + grace);
+  tuner_.Stop();
+  server_->Wait();
+}
+
+}  // namespace qgemm

@@ -1,0 +1,72 @@
+#ifndef QGEMM_SERVER_DAEMON_H_
+#define QGEMM_SERVER_DAEMON_H_
+
+#include <grpcpp/server.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cache/cache_store.h"
+#include "server/compiler.h"
+#include "server/file_lock.h"
+#include "server/gpu.h"
+#include "server/listen_address.h"
+#include "server/service.h"
+#include "server/tuner.h"
+
+namespace qgemm {
+
+struct DaemonOptions {
+  std::vector<ListenAddress> listen;
+  std::string data_dir;
+  std::string version;
+  std::string holder;  // what the socket's lock file says
+  TunerOptions tuner;
+};
+
+// The tuner behind its RPCs, health and reflection. Owned and used by the main thread.
+class Daemon {
+ public:
+  // Locks the sockets, listens, serves. Borrowed: store, compiler, gpu (may be null), clock.
+  // FailedPrecondition: a socket is in use by another daemon (it is left alone) or its path is something
+  // else's; Unavailable: an address cannot be listened on.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Daemon>> Start(CacheStore& store, Compiler& compiler,
+                                                                     Gpu* gpu, Clock& clock,
+                                                                     TargetResolver targets,
+                                                                     DaemonOptions options);
+  // Stop() must have been called.
+  ~Daemon();
+
+  // Where it listens, port 0 replaced by the port it got.
+  const std::vector<std::string>& addresses() const { return addresses_; }
+
+  // Asks the compiler whether a worker can be started (waiting for the first one's hello) and tells the
+  // health service: "qgemm.v1.Tuner" is NOT_SERVING without one. Returns the reason when that state is new to
+  // the caller.
+  absl::Status UpdateHealth();
+
+  // Accepts nothing new, lets running calls end within `grace`, then withdraws them.
+  void Stop(std::chrono::milliseconds grace);
+
+ private:
+  Daemon(CacheStore& store, Compiler& compiler, Gpu* gpu, Clock& clock, TargetResolver targets,
+         const DaemonOptions& options);
+
+  absl::Status Listen(const DaemonOptions& options);
+
+  Tuner tuner_;
+  TunerService tuner_service_;
+  CacheService cache_service_;
+  DeviceService device_service_;
+  std::vector<FileLock> socket_locks_;
+  std::vector<std::string> addresses_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace qgemm
+
+#endif  // QGEMM_SERVER_DAEMON_H_

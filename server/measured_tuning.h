@@ -1,0 +1,65 @@
+#ifndef QGEMM_SERVER_MEASURED_TUNING_H_
+#define QGEMM_SERVER_MEASURED_TUNING_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "cache/cache_store.h"
+#include "server/gpu.h"
+#include "server/job_board.h"
+
+namespace qgemm {
+
+struct TimingBudgets {
+  absl::Duration screen = absl::Milliseconds(12);   // GPU time per candidate
+  absl::Duration finals = absl::Milliseconds(400);  // GPU time for all finalists of a job
+};
+
+// Verifies and times the candidates of jobs on the GPU. Runs on one thread, the GPU's only user in the
+// daemon.
+class MeasuredTuning {
+ public:
+  // Borrowed: all of them.
+  MeasuredTuning(Gpu& gpu, CacheStore& store, JobBoard& board, Clock& clock, TimingBudgets budgets)
+      : gpu_(gpu), store_(store), board_(board), clock_(clock), budgets_(budgets) {}
+
+  // Runs jobs until the board is stopped.
+  void Loop();
+
+  // The last GPU call failed with Unavailable. Thread-safe.
+  bool gpu_lost() const { return gpu_lost_.load(); }
+
+ private:
+  // Screens, re-times finalists, picks, stores and finishes the job. While the job's kernels are still being
+  // compiled, other jobs whose kernels are ready run in between (`may_yield`).
+  void Run(const std::shared_ptr<PickJob>& job, bool may_yield);
+  absl::StatusOr<v1::TuneResult> Tune(PickJob& job, bool may_yield);
+  // FailedPrecondition: this problem cannot be tuned here (its data does not fit); others can.
+  absl::Status Prepare(PickJob& job);
+  // Screens every candidate without a verdict. Cancelled: nobody waits for the job any more.
+  absl::Status ScreenAll(PickJob& job, bool may_yield);
+  absl::Status Screen(PickJob& job, CandidateState& state);
+  absl::Status TimeFinalists(PickJob& job, const std::vector<size_t>& finalists);
+  GpuCandidate ForGpu(const PickJob& job, const CandidateState& state) const;
+  // Turns a GPU error into the job's, and remembers that the GPU is lost.
+  absl::Status Noted(absl::Status status);
+
+  Gpu& gpu_;
+  CacheStore& store_;
+  JobBoard& board_;
+  Clock& clock_;
+  const TimingBudgets budgets_;
+  const PickJob* prepared_ = nullptr;  // whose data is on the GPU
+  std::string support_sha256_;         // of the support kernels the GPU was given
+  std::atomic<bool> gpu_lost_{false};
+};
+
+}  // namespace qgemm
+
+#endif  // QGEMM_SERVER_MEASURED_TUNING_H_

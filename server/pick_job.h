@@ -1,0 +1,72 @@
+#ifndef QGEMM_SERVER_PICK_JOB_H_
+#define QGEMM_SERVER_PICK_JOB_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/problem.h"
+#include "qgemm/internal/store.pb.h"
+#include "qgemm/v1/tuner.pb.h"
+#include "server/kernel_supply.h"
+#include "server/strategy/strategy.h"
+#include "server/tuning_target.h"
+
+namespace qgemm {
+
+// One candidate of a job, from plan to verdict.
+struct CandidateState {
+  Candidate candidate;
+  double predicted_us = 0;
+  std::shared_ptr<Kernel> kernel;  // null: not asked for yet (MODEL)
+  std::string timing_key;          // measured only
+  std::optional<internal::TimingRecord> verdict;
+  bool from_store = false;  // the verdict was stored by an earlier tuning
+};
+
+// One (problem, bucket) being tuned, wanted by one or more requests. Who may touch it: the members of the
+// first group are constant; the second belongs to the request that created the job until it is queued, then
+// to the thread that runs it; the third is guarded by the JobBoard's mutex and reached through its methods.
+struct PickJob {
+  // Constant after creation.
+  Problem problem;
+  int m_bucket = 0;
+  v1::Effort effort = v1::EFFORT_BALANCED;
+  bool retune = false;
+  TuningTarget target;
+  std::string toolchain;
+  std::string pick_key;
+  int priority = 0;
+
+  // The planner's, then the runner's.
+  Plan plan;
+  std::vector<CandidateState> candidates;
+  std::vector<std::shared_ptr<Kernel>> also_compile;
+  std::shared_ptr<Kernel> support;  // measured only
+  size_t requested_candidates = 0;  // candidates [0, this) have a kernel (MODEL)
+
+  // The board's.
+  struct Shared {
+    std::string flight_key;
+    int waiters = 0;
+    bool queued = false;
+    bool running = false;
+    bool abandoned = false;  // nobody waits any more
+    bool done = false;
+    absl::Status status;                                       // when done: why there is no result
+    v1::TuneResult result;                                     // when done and status is OK
+    std::vector<std::shared_ptr<KernelProgress>> kernels;      // all that the job needs
+    std::vector<std::shared_ptr<KernelProgress>> own_kernels;  // of them, those it was the first to ask for
+    int candidates_wanted = 0;                                 // to verify and time
+    int candidates_done = 0;
+    int timings = 0;  // candidates timed for this job
+    double gpu_busy_s = 0;
+  };
+  Shared shared;
+};
+
+}  // namespace qgemm
+
+#endif  // QGEMM_SERVER_PICK_JOB_H_

@@ -1,0 +1,62 @@
+#include "server/pick_lookup.h"
+
+#include <utility>
+
+#include "base/status_macros.h"
+#include "server/kernel_key.h"
+
+namespace qgemm {
+
+std::string PickLookup::KeyFor(const Problem& problem, int m_bucket, const TuningTarget& target,
+                               v1::Effort effort) {
+  PickKeyInput input;
+  input.problem = ProblemName(problem);
+  input.m_bucket = m_bucket;
+  input.source = target.measured ? v1::PICK_SOURCE_MEASURED : v1::PICK_SOURCE_MODEL;
+  if (target.measured) {
+    input.device = target.device;
+  } else {
+    input.target = target.name;
+  }
+  input.arch = target.profile.arch;
+  input.effort = effort;
+  return PickKey(input);
+}
+
+absl::StatusOr<std::optional<StoredPick>> PickLookup::Find(const Problem& problem, int m_bucket,
+                                                           const TuningTarget& target, v1::Effort least,
+                                                           absl::string_view toolchain) {
+  QGEMM_ASSIGN_OR_RETURN(std::optional<StoredPick> found,
+                         FindIn(problem, m_bucket, target, least, toolchain));
+  if (found.has_value() || !target.measured || least != v1::EFFORT_MODEL_ONLY) return found;
+  TuningTarget predicted = target;
+  predicted.measured = false;
+  return FindIn(problem, m_bucket, predicted, least, toolchain);
+}
+
+absl::StatusOr<std::optional<StoredPick>> PickLookup::FindIn(const Problem& problem, int m_bucket,
+                                                             const TuningTarget& target, v1::Effort least,
+                                                             absl::string_view toolchain) {
+  for (const v1::Effort effort : {v1::EFFORT_EXHAUSTIVE, v1::EFFORT_BALANCED, v1::EFFORT_MODEL_ONLY}) {
+    if (effort < least) break;
+    absl::StatusOr<internal::PickRecord> record = store_.GetPick(KeyFor(problem, m_bucket, target, effort));
+    if (absl::IsNotFound(record.status())) continue;
+    QGEMM_RETURN_IF_ERROR(record.status());
+    StoredPick found;
+    found.record = *std::move(record);
+    const v1::Pick& pick = found.record.pick();
+    found.driver_changed =
+        pick.source() == v1::PICK_SOURCE_MEASURED && pick.driver_version() != target.driver_version;
+    if (!toolchain.empty()) {
+      const absl::StatusOr<KernelConfig> config = ParseConfig(pick.config());
+      // A config that today's program cannot name is not one it would compile.
+      found.kernel_outdated =
+          !config.ok() || supply_.CurrentKey(*config, problem.signature, target.profile.arch, toolchain) !=
+                              found.record.kernel_key();
+    }
+    return std::optional<StoredPick>(std::move(found));
+  }
+  return std::optional<StoredPick>();
+}
+
+}  // namespace qgemm

@@ -1,0 +1,162 @@
+#include "server/service.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/device_profile.h"
+#include "server/grpc_status.h"
+#include "spdlog/spdlog.h"
+
+namespace qgemm {
+namespace {
+
+constexpr size_t kChunkBytes = 256 << 10;
+constexpr int kMaxKernelsPerCall = 1024;
+
+class GrpcTuneStream : public TuneStream {
+ public:
+  GrpcTuneStream(grpc::ServerContext& context, grpc::ServerWriter<v1::TuneEvent>& writer)
+      : context_(context), writer_(writer) {}
+
+  void Send(const v1::TuneEvent& event) override { broken_ = broken_ || !writer_.Write(event); }
+  bool Cancelled() override { return broken_ || context_.IsCancelled(); }
+
+ private:
+  grpc::ServerContext& context_;
+  grpc::ServerWriter<v1::TuneEvent>& writer_;
+  bool broken_ = false;
+};
+
+absl::Status WriteKernel(const internal::KernelRecord& record, bool ptx,
+                         grpc::ServerWriter<v1::KernelChunk>& writer) {
+  const std::string& bytes = ptx ? record.ptx() : record.cubin();
+  if (ptx && bytes.empty()) {
+    return absl::NotFoundError(absl::StrCat("kernel ", record.info().sha256(), " was stored without PTX"));
+  }
+  for (size_t offset = 0; offset == 0 || offset < bytes.size(); offset += kChunkBytes) {
+    v1::KernelChunk chunk;
+    chunk.set_sha256(record.info().sha256());
+    if (offset == 0) {
+      *chunk.mutable_info() = record.info();
+      chunk.set_total_bytes(static_cast<int64_t>(bytes.size()));
+    }
+    chunk.set_offset(static_cast<int64_t>(offset));
+    chunk.set_data(bytes.substr(offset, kChunkBytes));
+    if (!writer.Write(chunk)) return absl::CancelledError("the client is gone");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+grpc::Status TunerService::Tune(grpc::ServerContext* context, const v1::TuneRequest* request,
+                                grpc::ServerWriter<v1::TuneEvent>* writer) {
+  GrpcTuneStream stream(*context, *writer);
+  const absl::Status status = tuner_.Tune(*request, stream);
+  if (!status.ok()) spdlog::info("tune from {} failed: {}", context->peer(), status.ToString());
+  return ToGrpcStatus(status);
+}
+
+grpc::Status TunerService::Lookup(grpc::ServerContext* /*context*/, const v1::LookupRequest* request,
+                                  v1::LookupResponse* response) {
+  absl::StatusOr<v1::LookupResponse> answers = tuner_.Lookup(*request);
+  if (!answers.ok()) return ToGrpcStatus(answers.status());
+  *response = *std::move(answers);
+  return grpc::Status::OK;
+}
+
+grpc::Status TunerService::GetKernels(grpc::ServerContext* /*context*/, const v1::GetKernelsRequest* request,
+                                      grpc::ServerWriter<v1::KernelChunk>* writer) {
+  if (request->sha256().empty() || request->sha256_size() > kMaxKernelsPerCall) {
+    return ToGrpcStatus(absl::InvalidArgumentError(
+        absl::StrCat("sha256 has ", request->sha256_size(), " entries; allowed: 1 .. ", kMaxKernelsPerCall)));
+  }
+  for (const std::string& sha256 : request->sha256()) {
+    const bool hex = std::all_of(sha256.begin(), sha256.end(),
+                                 [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+    if (sha256.size() != 64 || !hex) {
+      return ToGrpcStatus(absl::InvalidArgumentError(
+          absl::StrCat("sha256 is \"", sha256, "\"; allowed: 64 lower-case hexadecimal digits")));
+    }
+  }
+  for (const std::string& sha256 : request->sha256()) {
+    const absl::StatusOr<internal::KernelRecord> record = store_.GetKernelBySha256(sha256);
+    if (absl::IsNotFound(record.status())) {
+      return ToGrpcStatus(absl::NotFoundError(absl::StrCat("kernel ", sha256, " is not in the store")));
+    }
+    const absl::Status written =
+        record.ok() ? WriteKernel(*record, request->ptx(), *writer) : record.status();
+    if (!written.ok()) return ToGrpcStatus(written);
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status CacheService::Stats(grpc::ServerContext* /*context*/, const v1::CacheStatsRequest* /*request*/,
+                                 v1::CacheStatsResponse* response) {
+  const absl::StatusOr<CacheStats> stats = store_.Stats();
+  if (!stats.ok()) return ToGrpcStatus(stats.status());
+  const TunerCounters counters = tuner_.counters();
+  response->set_data_dir(data_dir_);
+  response->set_schema_version(stats->schema_version);
+  response->set_kernels(stats->kernels);
+  response->set_kernel_bytes(stats->kernel_bytes);
+  response->set_picks(stats->picks);
+  response->set_timings(stats->timings);
+  response->set_disk_bytes(stats->disk_bytes);
+  response->set_corrupt(stats->corrupt);
+  response->set_hits(counters.hits);
+  response->set_misses(counters.misses);
+  return grpc::Status::OK;
+}
+
+grpc::Status CacheService::List(grpc::ServerContext* /*context*/, const v1::CacheListRequest* request,
+                                grpc::ServerWriter<v1::CacheEntry>* writer) {
+  absl::Status status;
+  switch (request->what()) {
+    case v1::CacheListRequest::WHAT_UNSPECIFIED:
+    case v1::CacheListRequest::PICKS:
+      status = store_.VisitPicks([&](const internal::PickRecord& record) {
+        v1::CacheEntry entry;
+        *entry.mutable_pick() = record.pick();
+        entry.set_stale(tuner_.IsStale(record));
+        return writer->Write(entry);
+      });
+      break;
+    case v1::CacheListRequest::KERNELS:
+      status = store_.VisitKernels([&](const v1::KernelInfo& info) {
+        v1::CacheEntry entry;
+        *entry.mutable_kernel() = info;
+        return writer->Write(entry);
+      });
+      break;
+    default:
+      status = absl::InvalidArgumentError(absl::StrCat(
+          "what is the unknown value ", static_cast<int>(request->what()), "; allowed: PICKS, KERNELS"));
+  }
+  return ToGrpcStatus(status);
+}
+
+grpc::Status DeviceService::Describe(grpc::ServerContext* /*context*/, const v1::DescribeRequest* /*request*/,
+                                     v1::DescribeResponse* response) {
+  const std::optional<GpuInfo>& gpu = tuner_.targets().gpu();
+  response->set_has_gpu(gpu.has_value());
+  response->set_state(!gpu.has_value() ? "no GPU" : tuner_.gpu_lost() ? "lost" : "ready");
+  if (gpu.has_value()) {
+    *response->mutable_device() = gpu->device;
+    response->set_uuid(gpu->uuid);
+    response->set_driver_version(gpu->driver_version);
+    response->set_gpu_memory_total_bytes(gpu->memory_total_bytes);
+    response->set_gpu_memory_free_bytes(gpu->memory_free_bytes);
+  }
+  const absl::StatusOr<TuningTarget> target = tuner_.targets().Resolve("");
+  if (!target.ok()) return ToGrpcStatus(target.status());
+  response->set_target(target->name);
+  response->set_arch(target->profile.arch);
+  response->set_toolchain(tuner_.known_toolchain());
+  response->set_compile_workers(compiler_.num_workers());
+  for (const DeviceProfile& profile : DeviceProfiles()) response->add_known_targets(profile.name);
+  response->set_server_version(server_version_);
+  return grpc::Status::OK;
+}
+
+}  // namespace qgemm

@@ -1,0 +1,17 @@
+#ifndef QGEMM_SERVER_STRATEGY_EXHAUSTIVE_H_
+#define QGEMM_SERVER_STRATEGY_EXHAUSTIVE_H_
+
+#include "server/strategy/strategy.h"
+
+namespace qgemm {
+
+// Every legal candidate. When nothing is timed, every config of the bucket's space is compiled too, so that
+// the store holds them all with their register and spill figures.
+class ExhaustiveStrategy : public Strategy {
+ public:
+  Plan MakePlan(const Problem& problem, int m_bucket, const DeviceProfile& device, bool timed) const override;
+};
+
+}  // namespace qgemm
+
+#endif  // QGEMM_SERVER_STRATEGY_EXHAUSTIVE_H_
