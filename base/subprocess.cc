@@ -105,8 +105,9 @@ void ChildProcess::KillGroup() { syscall(SYS_pidfd_send_signal, pidfd_.get(), SI
 
 absl::StatusOr<std::unique_ptr<Spawner>> Spawner::Start() {
   int fds[2];
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0)
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) {
     return ErrnoStatus(errno, "socketpair");
+  }
   UniqueFd daemon_end(fds[0]);
   UniqueFd spawner_end(fds[1]);
   const pid_t daemon_pid = getpid();

@@ -1,5 +1,6 @@
 #include "server/compile_pool.h"
 
+#include <pthread.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -158,8 +159,8 @@ class CompilePool::Ticket : public CompileTicket {
 // One worker's place in the pool and the thread that feeds it. All members belong to that thread.
 class CompilePool::Slot {
  public:
-  Slot(std::shared_ptr<Shared> shared, bool is_first)
-      : shared_(*shared), is_first_(is_first), keep_(shared) {}
+  // `shared` outlives the slot: the pool, which owns both, joins the slots' threads first.
+  Slot(Shared* shared, bool is_first) : shared_(*shared), is_first_(is_first) {}
 
   void Run() {
     while (true) {
@@ -218,11 +219,12 @@ class CompilePool::Slot {
     auto started =
         CompileWorkerProcess::Start(shared_.spawner, options.worker, RealClock().Now() + options.start_limit,
                                     [this] { return shared_.IsStopping(); });
+    absl::Status failure = started.status();
     {
       MutexLock lock(shared_.mu);
       --shared_.starting;
-      if (started.ok()) started = CheckToolchainLocked(*std::move(started));
-      if (started.ok()) {
+      if (failure.ok()) failure = CheckToolchainLocked((*started)->hello());
+      if (failure.ok()) {
         worker_ = *std::move(started);
         failed_starts_ = 0;
         ++shared_.stats.workers_running;
@@ -233,34 +235,29 @@ class CompilePool::Slot {
         ++shared_.stats.failed_starts;
         start_again_at_ =
             shared_.clock->Now() + Backoff(failed_starts_, options.first_backoff, options.last_backoff);
-        if (shared_.stats.workers_running == 0 && shared_.starting == 0)
-          shared_.unavailable = started.status();
+        if (shared_.stats.workers_running == 0 && shared_.starting == 0) shared_.unavailable = failure;
         // Somebody else's worker may be able to compile it.
         if (job_ != nullptr) shared_.PushLocked(std::exchange(job_, nullptr));
       }
     }
     shared_.changed.NotifyAll();
-    if (worker_ != nullptr) {
+    if (failure.ok()) {
       spdlog::debug("compile worker started ({})", worker_->hello().toolchain());
-    } else if (!absl::IsCancelled(started.status())) {
-      spdlog::warn("compile worker not started, attempt {}: {}", failed_starts_, started.status().ToString());
+    } else if (!absl::IsCancelled(failure)) {
+      spdlog::warn("compile worker not started, attempt {}: {}", failed_starts_, failure.ToString());
     }
   }
 
   // The keys of kernels name the toolchain of the first hello, so another one must not slip in.
-  absl::StatusOr<std::unique_ptr<CompileWorkerProcess>> CheckToolchainLocked(
-      std::unique_ptr<CompileWorkerProcess> worker) QGEMM_REQUIRES(shared_.mu) {
-    const internal::WorkerHello& hello = worker->hello();
+  absl::Status CheckToolchainLocked(const internal::WorkerHello& hello) QGEMM_REQUIRES(shared_.mu) {
     if (shared_.toolchain.empty()) {
       shared_.toolchain = hello.toolchain();
       shared_.archs.assign(hello.archs().begin(), hello.archs().end());
     }
-    if (hello.toolchain() != shared_.toolchain) {
-      return absl::UnavailableError(absl::StrCat("the compile worker's toolchain changed from ",
-                                                 shared_.toolchain, " to ", hello.toolchain(),
-                                                 ": restart the daemon"));
-    }
-    return worker;
+    if (hello.toolchain() == shared_.toolchain) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat("the compile worker's toolchain changed from ",
+                                               shared_.toolchain, " to ", hello.toolchain(),
+                                               ": restart the daemon"));
   }
 
   void CompileJob() {
@@ -364,7 +361,6 @@ class CompilePool::Slot {
 
   Shared& shared_;
   const bool is_first_;  // kept running without work too
-  const std::shared_ptr<Shared> keep_;
 
   std::unique_ptr<CompileWorkerProcess> worker_;
   uint64_t last_id_ = 0;
@@ -394,7 +390,8 @@ CompilePool::CompilePool(Spawner* spawner, Clock* clock, CompilePoolOptions opti
       shared_(std::make_shared<Shared>(spawner, clock, std::move(options))) {
   QGEMM_CHECK(num_workers_ > 0);
   for (int i = 0; i < num_workers_; ++i) {
-    threads_.emplace_back([slot = std::make_unique<Slot>(shared_, i == 0)] { slot->Run(); });
+    threads_.emplace_back([slot = std::make_unique<Slot>(shared_.get(), i == 0)] { slot->Run(); });
+    pthread_setname_np(threads_.back().native_handle(), "compile-slot");
   }
 }
 

@@ -39,8 +39,9 @@ absl::StatusOr<std::unique_ptr<CompileWorkerProcess>> CompileWorkerProcess::Star
   if (absl::IsCancelled(read)) return read;
   if (absl::IsDeadlineExceeded(read)) return unavailable("did not report in time");
   if (!read.ok()) return unavailable(worker->EndAndDescribe(read));
-  if (!worker->hello_.error().empty())
+  if (!worker->hello_.error().empty()) {
     return unavailable(absl::StrCat("cannot work: ", worker->hello_.error()));
+  }
   if (worker->hello_.protocol_version() != kProtocolVersion) {
     return unavailable(absl::StrCat("speaks protocol ", worker->hello_.protocol_version(), ", not ",
                                     kProtocolVersion, ": install programs of one version"));

@@ -32,7 +32,7 @@ class Compiler {
  public:
   // Called once, on a thread of the compiler; must not block. InvalidArgument: the source does not compile (the
   // first error line); DeadlineExceeded: killed at its deadline; Internal: its worker died; Unavailable: no worker
-  // can be started.
+  // can be started; Cancelled: the compiler was stopped.
   using Done = std::function<void(absl::StatusOr<internal::CompileReply>)>;
 
   virtual ~Compiler() = default;

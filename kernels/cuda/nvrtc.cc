@@ -214,6 +214,7 @@ absl::StatusOr<NvrtcOutput> Nvrtc::Compile(const KernelSource& source, absl::str
   options.push_back(absl::StrCat("--gpu-architecture=", arch));
   options.push_back("--ptxas-options=-v");
   std::vector<const char*> option_pointers;
+  option_pointers.reserve(options.size());
   for (const std::string& option : options) option_pointers.push_back(option.c_str());
   result = api_->CompileProgram(program, static_cast<int>(option_pointers.size()), option_pointers.data());
 
@@ -231,15 +232,17 @@ absl::StatusOr<NvrtcOutput> Nvrtc::Compile(const KernelSource& source, absl::str
   }
   if (result != NVRTC_SUCCESS) return internal_error("nvrtcCompileProgram", result);
 
-  if ((result = api_->GetCUBINSize(program, &size)) != NVRTC_SUCCESS)
+  if ((result = api_->GetCUBINSize(program, &size)) != NVRTC_SUCCESS) {
     return internal_error("nvrtcGetCUBINSize", result);
+  }
   output.cubin.resize(size);
   if ((result = api_->GetCUBIN(program, output.cubin.data())) != NVRTC_SUCCESS) {
     return internal_error("nvrtcGetCUBIN", result);
   }
   if (want_ptx) {
-    if ((result = api_->GetPTXSize(program, &size)) != NVRTC_SUCCESS)
+    if ((result = api_->GetPTXSize(program, &size)) != NVRTC_SUCCESS) {
       return internal_error("nvrtcGetPTXSize", result);
+    }
     output.ptx.resize(size);
     if ((result = api_->GetPTX(program, output.ptx.data())) != NVRTC_SUCCESS) {
       return internal_error("nvrtcGetPTX", result);
