@@ -263,14 +263,14 @@ DeviceBuffer::~DeviceBuffer() {
   if (address_ != 0) static_cast<void>(g_api->MemFree(address_));
 }
 
-absl::Status DeviceBuffer::CopyFrom(absl::Span<const std::byte> source, int64_t offset) const {
+absl::Status CopyToDevice(uint64_t address, absl::Span<const std::byte> source) {
   if (source.empty()) return absl::OkStatus();
-  return QGEMM_CU(*g_api, MemcpyHtoD, address_ + offset, source.data(), source.size());
+  return QGEMM_CU(*g_api, MemcpyHtoD, address, source.data(), source.size());
 }
 
-absl::Status DeviceBuffer::CopyTo(absl::Span<std::byte> target, int64_t offset) const {
+absl::Status CopyToHost(uint64_t address, absl::Span<std::byte> target) {
   if (target.empty()) return absl::OkStatus();
-  return QGEMM_CU(*g_api, MemcpyDtoH, target.data(), address_ + offset, target.size());
+  return QGEMM_CU(*g_api, MemcpyDtoH, target.data(), address, target.size());
 }
 
 absl::Status Kernel::AllowDynamicSmem(int bytes) const {
@@ -357,8 +357,7 @@ absl::Status Stream::Record(const Event& event) const {
 }
 
 absl::Status Stream::BeginCapture() {
-  QGEMM_RETURN_IF_ERROR(
-      QGEMM_CU(*g_api, StreamBeginCapture, stream_.get(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+  QGEMM_RETURN_IF_ERROR(QGEMM_CU(*g_api, StreamBeginCapture, stream_.get(), CU_STREAM_CAPTURE_MODE_RELAXED));
   capturing_ = true;
   return absl::OkStatus();
 }

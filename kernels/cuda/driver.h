@@ -122,14 +122,17 @@ class DeviceBuffer {
 
   uint64_t address() const { return address_; }
   int64_t bytes() const { return bytes_; }
-  [[nodiscard]] absl::Status CopyFrom(absl::Span<const std::byte> source, int64_t offset = 0) const;
-  [[nodiscard]] absl::Status CopyTo(absl::Span<std::byte> target, int64_t offset = 0) const;
 
  private:
   DeviceBuffer(uint64_t address, int64_t bytes) : address_(address), bytes_(bytes) {}
   uint64_t address_ = 0;
   int64_t bytes_ = 0;
 };
+
+// Blocking copies between host memory and a device address. They do not wait for streams of this file, which
+// are independent of the default stream: synchronise first.
+[[nodiscard]] absl::Status CopyToDevice(uint64_t address, absl::Span<const std::byte> source);
+[[nodiscard]] absl::Status CopyToHost(uint64_t address, absl::Span<std::byte> target);
 
 // A kernel of a loaded module; valid while the module is.
 class Kernel {

@@ -1,0 +1,142 @@
+#include "server/runner/cuda_device.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+
+namespace qgemm {
+namespace {
+
+class CudaKernel : public DeviceKernel {
+ public:
+  explicit CudaKernel(Kernel kernel) : kernel_(kernel) {}
+  const Kernel& kernel() const { return kernel_; }
+
+ private:
+  Kernel kernel_;
+};
+
+class CudaModule : public DeviceModule {
+ public:
+  explicit CudaModule(Module module) : module_(std::move(module)) {}
+  absl::StatusOr<std::unique_ptr<DeviceKernel>> Find(const std::string& entry,
+                                                     int dynamic_smem_bytes) override {
+    QGEMM_ASSIGN_OR_RETURN(const Kernel kernel, module_.Find(entry));
+    QGEMM_RETURN_IF_ERROR(kernel.AllowDynamicSmem(dynamic_smem_bytes));
+    return std::make_unique<CudaKernel>(kernel);
+  }
+
+ private:
+  Module module_;
+};
+
+class CudaMemory : public DeviceMemory {
+ public:
+  explicit CudaMemory(DeviceBuffer buffer) : buffer_(std::move(buffer)) {}
+  uint64_t address() const override { return buffer_.address(); }
+  int64_t bytes() const override { return buffer_.bytes(); }
+
+ private:
+  DeviceBuffer buffer_;
+};
+
+class CudaGraph : public DeviceGraph {
+ public:
+  explicit CudaGraph(GraphExec exec) : exec_(std::move(exec)) {}
+  const GraphExec& exec() const { return exec_; }
+
+ private:
+  GraphExec exec_;
+};
+
+absl::StatusOr<int> FindOrdinal(const Driver& driver, const std::string& device) {
+  if (device == "auto") return 0;
+  std::vector<std::string> uuids;
+  for (int ordinal = 0; ordinal < driver.device_count(); ++ordinal) {
+    QGEMM_ASSIGN_OR_RETURN(const DeviceProperties properties, driver.Properties(ordinal));
+    if (properties.uuid == device) return ordinal;
+    uuids.push_back(properties.uuid);
+  }
+  return absl::NotFoundError(
+      absl::StrCat("device '", device, "' is not here; there is: auto, ", absl::StrJoin(uuids, ", ")));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(const std::string& device) {
+  QGEMM_ASSIGN_OR_RETURN(const Driver* driver, Driver::Load());
+  QGEMM_ASSIGN_OR_RETURN(const int ordinal, FindOrdinal(*driver, device));
+  QGEMM_ASSIGN_OR_RETURN(Context context, Context::Open(*driver, ordinal));
+  QGEMM_ASSIGN_OR_RETURN(Stream stream, Stream::Create());
+  return std::unique_ptr<CudaDevice>(new CudaDevice(driver, std::move(context), std::move(stream)));
+}
+
+absl::StatusOr<Device::Memory> CudaDevice::MemoryInfo() {
+  QGEMM_ASSIGN_OR_RETURN(const Context::Memory memory, context_.MemoryInfo());
+  return Memory{memory.free_bytes, memory.total_bytes};
+}
+
+absl::StatusOr<std::unique_ptr<DeviceMemory>> CudaDevice::Allocate(int64_t bytes) {
+  QGEMM_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Allocate(bytes));
+  return std::make_unique<CudaMemory>(std::move(buffer));
+}
+
+absl::StatusOr<std::unique_ptr<DeviceModule>> CudaDevice::Load(absl::string_view cubin) {
+  QGEMM_ASSIGN_OR_RETURN(Module module, Module::Load(cubin));
+  return std::make_unique<CudaModule>(std::move(module));
+}
+
+absl::Status CudaDevice::Launch(const DeviceKernel& kernel, Dim3 grid, int block_threads,
+                                int dynamic_smem_bytes, absl::Span<void* const> params) {
+  return stream_.Launch(static_cast<const CudaKernel&>(kernel).kernel(), grid, block_threads,
+                        dynamic_smem_bytes, params);
+}
+
+absl::Status CudaDevice::SetBytes(uint64_t address, uint8_t value, int64_t bytes) {
+  return stream_.SetBytes(address, value, bytes);
+}
+
+absl::Status CudaDevice::CopyOnDevice(uint64_t dst, uint64_t src, int64_t bytes) {
+  return stream_.CopyOnDevice(dst, src, bytes);
+}
+
+absl::Status CudaDevice::RecordEvent(int event) {
+  while (static_cast<int>(events_.size()) <= event) {
+    QGEMM_ASSIGN_OR_RETURN(Event created, Event::Create());
+    events_.push_back(std::move(created));
+  }
+  return stream_.Record(events_[event]);
+}
+
+absl::Status CudaDevice::LaunchGraph(const DeviceGraph& graph) {
+  return static_cast<const CudaGraph&>(graph).exec().Launch(stream_);
+}
+
+absl::Status CudaDevice::BeginCapture() { return stream_.BeginCapture(); }
+
+absl::StatusOr<std::unique_ptr<DeviceGraph>> CudaDevice::EndCapture() {
+  QGEMM_ASSIGN_OR_RETURN(GraphExec exec, stream_.EndCapture());
+  return std::make_unique<CudaGraph>(std::move(exec));
+}
+
+void CudaDevice::AbandonCapture() { stream_.AbandonCapture(); }
+
+absl::Status CudaDevice::Synchronize() { return stream_.Synchronize(); }
+
+absl::Status CudaDevice::ReadBack(uint64_t address, absl::Span<std::byte> target) {
+  QGEMM_RETURN_IF_ERROR(stream_.Synchronize());
+  return CopyToHost(address, target);
+}
+
+absl::Status CudaDevice::Write(uint64_t address, absl::Span<const std::byte> source) {
+  QGEMM_RETURN_IF_ERROR(stream_.Synchronize());
+  return CopyToDevice(address, source);
+}
+
+absl::StatusOr<double> CudaDevice::ElapsedMicroseconds(int begin, int end) {
+  return qgemm::ElapsedMicroseconds(events_[begin], events_[end]);
+}
+
+}  // namespace qgemm

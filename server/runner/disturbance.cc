@@ -1,0 +1,23 @@
+#include "server/runner/disturbance.h"
+
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+
+namespace qgemm {
+
+std::string NvmlMonitor::Check() {
+  // What NVML cannot tell on this GPU or to this user is no disturbance.
+  if (const auto reasons = nvml_.ClocksReasons(); reasons.ok() && (*reasons & kClocksDisturbing) != 0) {
+    return absl::StrCat("the GPU's clocks are reduced: ", DescribeClocksReasons(*reasons));
+  }
+  if (const TimePoint now = clock_->Now(); now >= next_listing_) {
+    next_listing_ = now + std::chrono::milliseconds(250);
+    const auto processes = nvml_.ComputeProcesses();
+    processes_ = processes.ok() ? processes->size() : 0;
+  }
+  if (processes_ > 1) return absl::StrCat(processes_ - 1, " other processes use the GPU");
+  return "";
+}
+
+}  // namespace qgemm

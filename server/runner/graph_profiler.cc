@@ -1,0 +1,221 @@
+#include "server/runner/graph_profiler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "base/status_macros.h"
+#include "kernels/cuda/launch.h"
+#include "server/launch_spec_proto.h"
+#include "server/proto_convert.h"
+#include "server/runner/frame_server.h"
+#include "server/runner/stopping_rule.h"
+#include "server/runner/verifier.h"
+
+namespace qgemm {
+namespace {
+
+// Between the first and the second half of the rounds; more than that and the clocks moved.
+constexpr double kMaxProbeDrift = 0.02;
+
+bool ProbeDrifted(const std::vector<double>& probe_us) {
+  const auto middle = probe_us.begin() + static_cast<int64_t>(probe_us.size() / 2);
+  const double before = Summarize({probe_us.begin(), middle}).median;
+  const double after = Summarize({middle, probe_us.end()}).median;
+  return std::fabs(after - before) > kMaxProbeDrift * before;
+}
+
+internal::Timing MakeTiming(const std::vector<double>& us, bool low_confidence) {
+  const SampleSummary summary = Summarize(us);
+  internal::Timing timing;
+  timing.set_median_us(summary.median);
+  timing.set_spread_us(summary.spread);
+  timing.set_samples(static_cast<int>(us.size()));
+  timing.set_low_confidence(low_confidence);
+  return timing;
+}
+
+}  // namespace
+
+GraphProfiler::GraphProfiler(internal::RunnerHello hello, std::unique_ptr<Device> device,
+                             std::unique_ptr<DisturbanceMonitor> monitor, Clock* clock)
+    : hello_(std::move(hello)),
+      device_(std::move(device)),
+      monitor_(std::move(monitor)),
+      clock_(clock),
+      data_(device_.get()) {}
+
+absl::StatusOr<internal::PrepareReply> GraphProfiler::Prepare(const internal::PrepareRequest& request) {
+  if (!request.support_cubin().empty()) {
+    QGEMM_ASSIGN_OR_RETURN(support_, SupportLibrary::Load(device_.get(), request.support_cubin()));
+  }
+  if (support_ == nullptr) return absl::FailedPreconditionError("the support kernels were not sent");
+  QGEMM_ASSIGN_OR_RETURN(const Problem problem, ProblemFromProto(request.problem()));
+  QGEMM_RETURN_IF_ERROR(ValidateRows(request.m()));
+  QGEMM_RETURN_IF_ERROR(data_.Prepare(*support_, problem, request.m(), request.seed()));
+
+  // The reference compared with itself is not needed; its norm is, and an output of poison leaves it as it
+  // is.
+  QGEMM_RETURN_IF_ERROR(support_->ClearResults());
+  QGEMM_RETURN_IF_ERROR(
+      device_->SetBytes(data_.output().address(), SupportLibrary::kPoison, data_.output().bytes()));
+  QGEMM_RETURN_IF_ERROR(support_->Compare(data_.output().address(), data_.reference(), data_.m(), problem.n,
+                                          data_.ldy(), problem.signature.out));
+  QGEMM_ASSIGN_OR_RETURN(const SupportLibrary::Results results, support_->ReadResults());
+  internal::PrepareReply reply;
+  reply.set_reference_norm(results.comparison.reference_norm);
+  return reply;
+}
+
+absl::StatusOr<DeviceModule*> GraphProfiler::ModuleFor(const internal::Candidate& candidate,
+                                                       absl::Status* load_error) {
+  const std::string& sha256 = candidate.kernel_sha256();
+  const auto loaded = std::find_if(modules_.begin(), modules_.end(),
+                                   [&](const LoadedModule& module) { return module.sha256 == sha256; });
+  if (loaded != modules_.end()) {
+    modules_.splice(modules_.begin(), modules_, loaded);
+    return modules_.front().module.get();
+  }
+  if (candidate.cubin().empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("kernel ", sha256, " was not sent to this process"));
+  }
+  if (Sha256Hex(candidate.cubin()) != sha256) {
+    return absl::InvalidArgumentError(absl::StrCat("the bytes of kernel ", sha256, " have another SHA-256"));
+  }
+  absl::StatusOr<std::unique_ptr<DeviceModule>> module = device_->Load(candidate.cubin());
+  if (!module.ok()) {
+    *load_error = module.status();
+    return module.status();
+  }
+  modules_.push_front({sha256, *std::move(module)});
+  if (modules_.size() > kRunnerModules) modules_.pop_back();
+  return modules_.front().module.get();
+}
+
+absl::StatusOr<std::unique_ptr<GraphProfiler::Ready>> GraphProfiler::MakeReady(
+    const internal::Candidate& candidate, LaunchSpec spec, uint64_t workspace, absl::Status* load_error) {
+  auto ready = std::make_unique<Ready>();
+  QGEMM_ASSIGN_OR_RETURN(DeviceModule* const module, ModuleFor(candidate, load_error));
+  absl::StatusOr<std::unique_ptr<DeviceKernel>> kernel = module->Find(spec.entry, spec.dynamic_smem_bytes);
+  if (!kernel.ok()) {
+    *load_error = kernel.status();
+    return kernel.status();
+  }
+  ready->kernel = *std::move(kernel);
+  LaunchOperands operands = data_.Operands();
+  operands.workspace = workspace;
+  QGEMM_ASSIGN_OR_RETURN(ready->arguments, MarshalArguments(spec, operands));
+  ready->params = ready->arguments.Params();
+  ready->spec = std::move(spec);
+  return ready;
+}
+
+Enqueue GraphProfiler::Launcher(const Ready& ready) {
+  return [this, &ready] {
+    return device_->Launch(*ready.kernel, ready.spec.Grid(data_.m()), ready.spec.block_threads,
+                           ready.spec.dynamic_smem_bytes, ready.params);
+  };
+}
+
+absl::StatusOr<internal::Timing> GraphProfiler::TimeScreened(const Ready& ready, double budget_ms) {
+  const Enqueue flush = [this] { return support_->Flush(); };
+  ColdSamples samples;
+  std::string disturbance;
+  // Once more when something disturbed the first try.
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    QGEMM_ASSIGN_OR_RETURN(samples, SampleCold(*device_, flush, Launcher(ready), budget_ms * 1e3));
+    disturbance = monitor_->Check();
+    if (disturbance.empty()) break;
+  }
+  return MakeTiming(samples.us, !samples.in_graph || !disturbance.empty());
+}
+
+absl::StatusOr<internal::ScreenReply> GraphProfiler::Screen(const internal::ScreenRequest& request) {
+  if (!data_.prepared()) return absl::FailedPreconditionError("no problem was prepared");
+  QGEMM_ASSIGN_OR_RETURN(LaunchSpec spec, LaunchSpecFromProto(request.candidate().launch()));
+  const int64_t workspace_bytes = spec.WorkspaceBytes(data_.m());
+  if (workspace_bytes > 0) QGEMM_RETURN_IF_ERROR(data_.ReserveWorkspace(workspace_bytes));
+
+  internal::ScreenReply reply;
+  absl::Status load_error;
+  const absl::StatusOr<std::unique_ptr<Ready>> ready =
+      MakeReady(request.candidate(), std::move(spec), workspace_bytes > 0 ? data_.workspace().address() : 0,
+                &load_error);
+  if (!ready.ok()) {
+    if (load_error.ok() || absl::IsAborted(load_error)) return ready.status();
+    reply.set_failure(internal::CANDIDATE_FAILURE_LOAD);
+    reply.set_reason(std::string(load_error.message()));
+    return reply;
+  }
+  QGEMM_ASSIGN_OR_RETURN(const Verdict verdict, VerifyCandidate(*device_, *support_, data_, (*ready)->spec,
+                                                                request.tolerance(), Launcher(**ready)));
+  reply.set_failure(verdict.failure);
+  reply.set_reason(verdict.reason);
+  reply.set_relative_error(verdict.relative_error);
+  if (verdict.ok() && request.time_budget_ms() > 0) {
+    QGEMM_ASSIGN_OR_RETURN(*reply.mutable_timing(), TimeScreened(**ready, request.time_budget_ms()));
+  }
+  return reply;
+}
+
+absl::StatusOr<internal::FinalsReply> GraphProfiler::Finals(const internal::FinalsRequest& request) {
+  internal::FinalsReply reply;
+  if (request.candidates().empty()) return reply;
+  if (!data_.prepared()) return absl::FailedPreconditionError("no problem was prepared");
+  // Each finalist has a workspace of its own: one's partials must not lie where the next one's tickets are.
+  std::vector<LaunchSpec> specs;
+  std::vector<int64_t> offsets;
+  int64_t workspace_bytes = 0;
+  for (const internal::Candidate& candidate : request.candidates()) {
+    QGEMM_ASSIGN_OR_RETURN(LaunchSpec spec, LaunchSpecFromProto(candidate.launch()));
+    offsets.push_back(workspace_bytes);
+    workspace_bytes += (spec.WorkspaceBytes(data_.m()) + 255) / 256 * 256;
+    specs.push_back(std::move(spec));
+  }
+  if (workspace_bytes > 0) QGEMM_RETURN_IF_ERROR(data_.ReserveWorkspace(workspace_bytes));
+  std::vector<std::unique_ptr<Ready>> finalists;
+  std::vector<Enqueue> kernels;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    uint64_t workspace = 0;
+    if (specs[i].WorkspaceBytes(data_.m()) > 0) {
+      workspace = data_.workspace().address() + offsets[i];
+      QGEMM_RETURN_IF_ERROR(device_->SetBytes(workspace, 0, specs[i].TicketBytes(data_.m())));
+    }
+    absl::Status load_error;
+    QGEMM_ASSIGN_OR_RETURN(std::unique_ptr<Ready> ready, MakeReady(request.candidates(static_cast<int>(i)),
+                                                                   specs[i], workspace, &load_error));
+    finalists.push_back(std::move(ready));
+    kernels.push_back(Launcher(*finalists.back()));
+  }
+  const Enqueue flush = [this] { return support_->Flush(); };
+  const Enqueue probe = [this] { return support_->Probe(); };
+  RoundsOptions options;
+  options.budget = std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double, std::milli>(request.time_budget_ms()));
+  options.tie_band = request.tie_band();
+  Rounds rounds;
+  bool disturbed = false;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const bool before = !monitor_->Check().empty();
+    QGEMM_ASSIGN_OR_RETURN(rounds, RunRounds(*device_, flush, kernels, probe, options, *clock_));
+    disturbed = before || !monitor_->Check().empty() || ProbeDrifted(rounds.probe_us);
+    if (!disturbed) break;
+  }
+  for (const std::vector<double>& us : rounds.us) {
+    *reply.add_timings() = MakeTiming(us, disturbed || !rounds.in_graph);
+  }
+  reply.set_rounds(static_cast<int>(rounds.probe_us.size()));
+  return reply;
+}
+
+absl::StatusOr<internal::StatusReply> GraphProfiler::Status() {
+  QGEMM_ASSIGN_OR_RETURN(const Device::Memory memory, device_->MemoryInfo());
+  internal::StatusReply reply;
+  reply.set_memory_total_bytes(memory.total_bytes);
+  reply.set_memory_free_bytes(memory.free_bytes);
+  return reply;
+}
+
+}  // namespace qgemm

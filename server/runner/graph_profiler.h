@@ -1,0 +1,68 @@
+#ifndef QGEMM_SERVER_RUNNER_GRAPH_PROFILER_H_
+#define QGEMM_SERVER_RUNNER_GRAPH_PROFILER_H_
+
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "server/runner/device.h"
+#include "server/runner/disturbance.h"
+#include "server/runner/problem_data.h"
+#include "server/runner/profiler.h"
+#include "server/runner/support_library.h"
+#include "server/runner/timing_sequence.h"
+
+namespace qgemm {
+
+// Verifies and times candidates on a device: the profiler of qgemm-time. Everything it does on the GPU goes
+// through Device, so it is tested without one.
+class GraphProfiler : public Profiler {
+ public:
+  // `hello`: what Hello() answers. The clock is borrowed.
+  GraphProfiler(internal::RunnerHello hello, std::unique_ptr<Device> device,
+                std::unique_ptr<DisturbanceMonitor> monitor, Clock* clock);
+
+  internal::RunnerHello Hello() override { return hello_; }
+  absl::StatusOr<internal::PrepareReply> Prepare(const internal::PrepareRequest& request) override;
+  absl::StatusOr<internal::ScreenReply> Screen(const internal::ScreenRequest& request) override;
+  absl::StatusOr<internal::FinalsReply> Finals(const internal::FinalsRequest& request) override;
+  absl::StatusOr<internal::StatusReply> Status() override;
+
+ private:
+  struct LoadedModule {
+    std::string sha256;
+    std::unique_ptr<DeviceModule> module;
+  };
+  // A candidate ready to be put on the stream.
+  struct Ready {
+    LaunchSpec spec;
+    std::unique_ptr<DeviceKernel> kernel;
+    ArgumentBlock arguments;
+    std::vector<void*> params;
+  };
+
+  // The module of the candidate's kernel. FailedPrecondition: its bytes were not sent; `load_error` is set
+  // when the driver refuses them.
+  absl::StatusOr<DeviceModule*> ModuleFor(const internal::Candidate& candidate, absl::Status* load_error);
+  // `workspace`: the address of the launch's own workspace, tickets zeroed; 0 where it needs none.
+  absl::StatusOr<std::unique_ptr<Ready>> MakeReady(const internal::Candidate& candidate, LaunchSpec spec,
+                                                   uint64_t workspace, absl::Status* load_error);
+  Enqueue Launcher(const Ready& ready);
+  absl::StatusOr<internal::Timing> TimeScreened(const Ready& ready, double budget_ms);
+
+  const internal::RunnerHello hello_;
+  const std::unique_ptr<Device> device_;
+  const std::unique_ptr<DisturbanceMonitor> monitor_;
+  Clock* const clock_;
+
+  std::unique_ptr<SupportLibrary> support_;
+  ProblemData data_;
+  std::list<LoadedModule> modules_;  // last used first, kRunnerModules at most
+};
+
+}  // namespace qgemm
+
+#endif  // QGEMM_SERVER_RUNNER_GRAPH_PROFILER_H_

@@ -1,0 +1,175 @@
+#include "server/runner/support_library.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/support_kernels.h"
+
+namespace qgemm {
+namespace {
+
+constexpr int kCompareBlocks = 256;
+constexpr int64_t kCompareBytes = kCompareBlocks * support::kCompareFields * sizeof(double);
+constexpr int64_t kCheckBytes = 2 * sizeof(uint64_t);
+constexpr uint8_t kPaddingCode = 8;
+constexpr float kSmallestScale = 0.002f;
+constexpr float kLargestScale = 0.022f;
+constexpr uint32_t kProbeIterations = 4096;
+constexpr int64_t kMinFlushBytes = int64_t{32} << 20;
+
+// Independent streams of random numbers from one seed.
+uint64_t SubSeed(uint64_t seed, uint64_t stream) { return seed * 16 + stream; }
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+template <typename... Args>
+absl::Status SupportLibrary::Run(const char* entry, Dim3 grid, int threads, Args... args) {
+  void* params[] = {static_cast<void*>(&args)...};
+  return device_->Launch(*kernels_.at(entry), grid, threads, 0, params);
+}
+
+Dim3 SupportLibrary::GridFor(int64_t items) const {
+  return {std::clamp<int64_t>(CeilDiv(items, support::kThreads), 1, int64_t{device_->sm_count()} * 8), 1, 1};
+}
+
+absl::StatusOr<std::unique_ptr<SupportLibrary>> SupportLibrary::Load(Device* device,
+                                                                     absl::string_view cubin) {
+  std::unique_ptr<SupportLibrary> library(new SupportLibrary(device));
+  QGEMM_ASSIGN_OR_RETURN(library->module_, device->Load(cubin));
+  for (const char* entry : support::kEntries) {
+    QGEMM_ASSIGN_OR_RETURN(library->kernels_[entry], library->module_->Find(entry, 0));
+  }
+  const int64_t flush_bytes = std::max(2 * device->l2_bytes(), kMinFlushBytes);
+  QGEMM_ASSIGN_OR_RETURN(library->flush_, device->Allocate(flush_bytes));
+  QGEMM_RETURN_IF_ERROR(device->SetBytes(library->flush_->address(), 0, flush_bytes));
+  QGEMM_ASSIGN_OR_RETURN(library->results_, device->Allocate(kCompareBytes + kMaxByteChecks * kCheckBytes));
+  QGEMM_RETURN_IF_ERROR(library->ClearResults());
+  return library;
+}
+
+absl::Status SupportLibrary::FillWeights(const Problem& problem, const CanonicalAddresses& to,
+                                         uint64_t seed) {
+  const WeightFormat& format = problem.signature.format;
+  const int64_t codes = problem.n * problem.k;
+  const int64_t groups = problem.n * (problem.k / format.group_size);
+  const uint32_t limit = 1u << format.bits;
+  const int scale_type = support::ScalarTypeCode(format.scale_type);
+  QGEMM_RETURN_IF_ERROR(
+      Run(support::kFillCodes, GridFor(codes), support::kThreads, to.codes, codes, limit, SubSeed(seed, 0)));
+  QGEMM_RETURN_IF_ERROR(Run(support::kFillUniform, GridFor(groups), support::kThreads, to.scales, groups,
+                            scale_type, kSmallestScale, kLargestScale, SubSeed(seed, 1)));
+  if (to.zeros != 0) {
+    QGEMM_RETURN_IF_ERROR(Run(support::kFillCodes, GridFor(groups), support::kThreads, to.zeros, groups,
+                              limit, SubSeed(seed, 2)));
+  }
+  if (to.bias != 0) {
+    QGEMM_RETURN_IF_ERROR(Run(support::kFillNormal, GridFor(problem.n), support::kThreads, to.bias, problem.n,
+                              support::ScalarTypeCode(problem.signature.act), SubSeed(seed, 3)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SupportLibrary::FillActivations(uint64_t x, int64_t count, ScalarType type, uint64_t seed) {
+  return Run(support::kFillNormal, GridFor(count), support::kThreads, x, count, support::ScalarTypeCode(type),
+             SubSeed(seed, 4));
+}
+
+absl::Status SupportLibrary::Pack(const Problem& problem, const CanonicalAddresses& from,
+                                  const PackedAddresses& to) {
+  const WeightFormat& format = problem.signature.format;
+  const PackedSizes sizes = PackedSizesFor(problem.n, problem.k, format);
+  const int64_t canonical_groups = problem.k / format.group_size;
+  const int padding_code = kPaddingCode;
+  QGEMM_RETURN_IF_ERROR(Run(support::kPackWeights, GridFor(sizes.weight_bytes / 16), support::kThreads,
+                            from.codes, to.weights, problem.n, problem.k, sizes.padded_n, sizes.padded_k,
+                            padding_code));
+  QGEMM_RETURN_IF_ERROR(Run(support::kPackScales, GridFor(sizes.padded_n * sizes.groups), support::kThreads,
+                            from.scales, to.scales, problem.n, canonical_groups, sizes.padded_n,
+                            sizes.groups));
+  if (from.zeros == 0) return absl::OkStatus();
+  return Run(support::kPackZeros, GridFor(sizes.padded_n * sizes.groups), support::kThreads, from.zeros,
+             to.zeros, problem.n, canonical_groups, sizes.padded_n, sizes.groups, padding_code);
+}
+
+absl::Status SupportLibrary::ReferenceGemm(const Problem& problem, const CanonicalAddresses& weights,
+                                           uint64_t x, int64_t m, int64_t ldx, uint64_t reference) {
+  const KernelSignature& signature = problem.signature;
+  const Dim3 grid = {CeilDiv(problem.n, support::kReferenceTile), CeilDiv(m, support::kReferenceTile), 1};
+  if (grid.y > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("M = ", m, " is too large to be verified: at most ", 65535 * support::kReferenceTile));
+  }
+  const int default_zero = 1 << (signature.format.bits - 1);
+  return Run(support::kReferenceGemm, grid, support::kThreads, x, weights.codes, weights.scales,
+             weights.zeros, weights.bias, reference, m, problem.n, problem.k, ldx,
+             signature.format.group_size, support::ScalarTypeCode(signature.act),
+             support::ScalarTypeCode(signature.format.scale_type), default_zero);
+}
+
+absl::Status SupportLibrary::ClearResults() {
+  std::fill(check_bytes_.begin(), check_bytes_.end(), 0);
+  return device_->SetBytes(results_->address(), 0, results_->bytes());
+}
+
+absl::Status SupportLibrary::Compare(uint64_t y, uint64_t reference, int64_t m, int64_t n, int64_t ldy,
+                                     ScalarType type) {
+  const uint32_t poison = kPoison << 8 | kPoison;
+  return Run(support::kCompare, {kCompareBlocks, 1, 1}, support::kThreads, y, reference, results_->address(),
+             m, n, ldy, support::ScalarTypeCode(type), poison);
+}
+
+absl::Status SupportLibrary::CheckBytes(int check, uint64_t address, int64_t bytes, uint8_t value) {
+  check_bytes_[check] = bytes;
+  const uint64_t result = results_->address() + kCompareBytes + check * kCheckBytes;
+  const uint32_t wide_value = value;
+  return Run(support::kCountUnequal, GridFor(bytes), support::kThreads, address, bytes, wide_value, result);
+}
+
+absl::Status SupportLibrary::CheckSame(int check, uint64_t a, uint64_t b, int64_t bytes) {
+  check_bytes_[check] = bytes;
+  const uint64_t result = results_->address() + kCompareBytes + check * kCheckBytes;
+  return Run(support::kCountDifferent, GridFor(bytes), support::kThreads, a, b, bytes, result);
+}
+
+absl::StatusOr<SupportLibrary::Results> SupportLibrary::ReadResults() {
+  std::vector<std::byte> raw(results_->bytes());
+  QGEMM_RETURN_IF_ERROR(device_->ReadBack(results_->address(), absl::MakeSpan(raw)));
+  double sums[support::kCompareFields] = {};
+  for (int block = 0; block < kCompareBlocks; ++block) {
+    double fields[support::kCompareFields];
+    std::memcpy(fields, raw.data() + block * sizeof(fields), sizeof(fields));
+    for (int field = 0; field < support::kCompareFields; ++field) sums[field] += fields[field];
+  }
+  Results results;
+  results.comparison.reference_norm = std::sqrt(sums[support::kSquaredReference]);
+  results.comparison.not_finite = static_cast<int64_t>(sums[support::kNotFinite]);
+  results.comparison.unwritten = static_cast<int64_t>(sums[support::kUnwritten]);
+  const double difference = std::sqrt(sums[support::kSquaredDifference]);
+  results.comparison.relative_error = difference == 0 ? 0 : difference / results.comparison.reference_norm;
+  for (int check = 0; check < kMaxByteChecks; ++check) {
+    uint64_t words[2];
+    std::memcpy(words, raw.data() + kCompareBytes + check * kCheckBytes, sizeof(words));
+    results.checks.push_back({static_cast<int64_t>(words[0]),
+                              words[0] == 0 ? 0 : check_bytes_[check] - static_cast<int64_t>(words[1])});
+  }
+  return results;
+}
+
+absl::Status SupportLibrary::Flush() {
+  const int64_t words = flush_->bytes() / 16;
+  return Run(support::kReadFlush, {int64_t{device_->sm_count()} * 4, 1, 1}, support::kFlushThreads,
+             flush_->address(), words, results_->address());
+}
+
+absl::Status SupportLibrary::Probe() {
+  return Run(support::kClockProbe, {device_->sm_count(), 1, 1}, support::kProbeThreads, kProbeIterations,
+             results_->address());
+}
+
+}  // namespace qgemm

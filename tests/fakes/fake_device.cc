@@ -1,0 +1,280 @@
+#include "tests/fakes/fake_device.h"
+
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+#include "kernels/reference_gemm.h"
+#include "kernels/support_kernels.h"
+
+namespace qgemm {
+namespace {
+
+template <typename T>
+T Param(absl::Span<void* const> params, int index) {
+  T value;
+  std::memcpy(&value, params[index], sizeof(value));
+  return value;
+}
+
+template <typename T>
+T* Pointer(absl::Span<void* const> params, int index) {
+  return reinterpret_cast<T*>(Param<uint64_t>(params, index));
+}
+
+void CountBytes(const uint8_t* a, const std::function<uint8_t(int64_t)>& expected, int64_t count,
+                uint64_t* result) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (a[i] == expected(i)) continue;
+    ++result[0];
+    result[1] = std::max<uint64_t>(result[1], count - i);
+  }
+}
+
+}  // namespace
+
+class FakeDevice::FakeMemory : public DeviceMemory {
+ public:
+  FakeMemory(int64_t bytes, std::shared_ptr<std::set<const void*>> alive)
+      : bytes_(bytes), data_(new (std::align_val_t(256)) std::byte[bytes]), alive_(std::move(alive)) {
+    alive_->insert(this);
+  }
+  ~FakeMemory() override {
+    alive_->erase(this);
+    ::operator delete[](data_, std::align_val_t(256));
+  }
+  uint64_t address() const override { return reinterpret_cast<uint64_t>(data_); }
+  int64_t bytes() const override { return bytes_; }
+
+ private:
+  int64_t bytes_;
+  std::byte* data_;
+  std::shared_ptr<std::set<const void*>> alive_;
+};
+
+class FakeDevice::FakeKernel : public DeviceKernel {
+ public:
+  FakeKernel(std::string name, const Entry* entry) : name(std::move(name)), entry(entry) {}
+  const std::string name;
+  const Entry* const entry;
+};
+
+class FakeDevice::FakeModule : public DeviceModule {
+ public:
+  FakeModule(FakeDevice* device, std::vector<std::string> names)
+      : device_(device), names_(std::move(names)) {}
+  absl::StatusOr<std::unique_ptr<DeviceKernel>> Find(const std::string& entry, int) override {
+    QGEMM_RETURN_IF_ERROR(device_->Enter());
+    for (const std::string& name : names_) {
+      if (name == entry) return std::make_unique<FakeKernel>(entry, &device_->entries_.at(entry));
+    }
+    return absl::NotFoundError(absl::StrCat("entry '", entry, "'"));
+  }
+
+ private:
+  FakeDevice* device_;
+  std::vector<std::string> names_;
+};
+
+class FakeDevice::FakeGraph : public DeviceGraph {
+ public:
+  explicit FakeGraph(std::vector<std::function<absl::Status()>> work) : work(std::move(work)) {}
+  const std::vector<std::function<absl::Status()>> work;
+};
+
+FakeDevice::FakeDevice() { DefineSupportKernels(); }
+
+void FakeDevice::Define(const std::string& entry, std::string sizes, KernelFunction function,
+                        std::function<double()> us) {
+  entries_[entry] = {std::move(sizes), std::move(function), std::move(us)};
+}
+
+void FakeDevice::DefineSupportKernels() {
+  const auto nothing = [](Dim3, absl::Span<void* const>) { return absl::OkStatus(); };
+  const auto quick = [] { return 1.0; };
+  Define(support::kFillCodes, "8848", nothing, quick);
+  Define(support::kFillUniform, "884448", nothing, quick);
+  Define(support::kFillNormal, "8848", nothing, quick);
+  Define(support::kPackWeights, "8888884", nothing, quick);
+  Define(support::kPackScales, "888888", nothing, quick);
+  Define(support::kPackZeros, "8888884", nothing, quick);
+  Define(support::kReadFlush, "888", nothing, quick);
+  Define(support::kClockProbe, "48", nothing, quick);
+  // The reference is 1 everywhere: candidates are right when they write that.
+  Define(
+      support::kReferenceGemm, "88888888884444",
+      [](Dim3, absl::Span<void* const> params) {
+        auto* out = Pointer<float>(params, 5);
+        const int64_t count = Param<int64_t>(params, 6) * Param<int64_t>(params, 7);
+        std::fill(out, out + count, 1.0f);
+        return absl::OkStatus();
+      },
+      quick);
+  Define(
+      support::kCompare, "88888844",
+      [](Dim3 grid, absl::Span<void* const> params) {
+        const auto* y = Pointer<const uint16_t>(params, 0);
+        const auto* reference = Pointer<const float>(params, 1);
+        auto* partials = Pointer<double>(params, 2);
+        const auto m = Param<int64_t>(params, 3);
+        const auto n = Param<int64_t>(params, 4);
+        const auto ldy = Param<int64_t>(params, 5);
+        const ScalarType type = Param<int>(params, 6) == 1 ? ScalarType::kFp16 : ScalarType::kBf16;
+        std::fill(partials, partials + grid.x * support::kCompareFields, 0.0);
+        for (int64_t i = 0; i < m * n; ++i) {
+          const uint16_t bits = y[i / n * ldy + i % n];
+          const double value = ScalarToDouble(bits, type);
+          const double expected = reference[i];
+          partials[support::kSquaredReference] += expected * expected;
+          if (bits == Param<uint32_t>(params, 7)) ++partials[support::kUnwritten];
+          if (!std::isfinite(value)) {
+            ++partials[support::kNotFinite];
+          } else {
+            partials[support::kSquaredDifference] += (value - expected) * (value - expected);
+          }
+        }
+        return absl::OkStatus();
+      },
+      quick);
+  Define(
+      support::kCountUnequal, "8848",
+      [](Dim3, absl::Span<void* const> params) {
+        const auto value = static_cast<uint8_t>(Param<uint32_t>(params, 2));
+        CountBytes(
+            Pointer<const uint8_t>(params, 0), [&](int64_t) { return value; }, Param<int64_t>(params, 1),
+            Pointer<uint64_t>(params, 3));
+        return absl::OkStatus();
+      },
+      quick);
+  Define(
+      support::kCountDifferent, "8888",
+      [](Dim3, absl::Span<void* const> params) {
+        const auto* b = Pointer<const uint8_t>(params, 1);
+        CountBytes(
+            Pointer<const uint8_t>(params, 0), [&](int64_t i) { return b[i]; }, Param<int64_t>(params, 2),
+            Pointer<uint64_t>(params, 3));
+        return absl::OkStatus();
+      },
+      quick);
+}
+
+absl::Status FakeDevice::Enter() {
+  if (calls_++ == fail_at_) return fail_with_;
+  return absl::OkStatus();
+}
+
+absl::Status FakeDevice::Put(std::function<absl::Status()> work) {
+  if (!capturing_) return work();
+  captured_.push_back(std::move(work));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Device::Memory> FakeDevice::MemoryInfo() {
+  QGEMM_RETURN_IF_ERROR(Enter());
+  return Memory{1 << 30, 2 << 20};
+}
+
+absl::StatusOr<std::unique_ptr<DeviceMemory>> FakeDevice::Allocate(int64_t bytes) {
+  QGEMM_RETURN_IF_ERROR(Enter());
+  return std::make_unique<FakeMemory>(bytes, alive_);
+}
+
+absl::StatusOr<std::unique_ptr<DeviceModule>> FakeDevice::Load(absl::string_view cubin) {
+  QGEMM_RETURN_IF_ERROR(Enter());
+  ++loads;
+  std::vector<std::string> names;
+  if (cubin == "support") {
+    names.assign(std::begin(support::kEntries), std::end(support::kEntries));
+  } else {
+    names = absl::StrSplit(cubin, ' ');
+  }
+  return std::make_unique<FakeModule>(this, std::move(names));
+}
+
+absl::Status FakeDevice::Launch(const DeviceKernel& kernel, Dim3 grid, int, int,
+                                absl::Span<void* const> params) {
+  QGEMM_RETURN_IF_ERROR(Enter());
+  const auto& fake = static_cast<const FakeKernel&>(kernel);
+  if (params.size() != fake.entry->sizes.size()) {
+    return absl::InternalError(
+        absl::StrCat(fake.name, " takes ", fake.entry->sizes.size(), " parameters, not ", params.size()));
+  }
+  // Like the driver, takes the values at the call.
+  auto values = std::make_shared<std::vector<uint64_t>>(params.size());
+  for (size_t i = 0; i < params.size(); ++i)
+    std::memcpy(&(*values)[i], params[i], fake.entry->sizes[i] - '0');
+  return Put([this, name = fake.name, entry = fake.entry, grid, values] {
+    log.push_back(name);
+    std::vector<void*> pointers;
+    for (uint64_t& value : *values) pointers.push_back(&value);
+    now_us_ += entry->us();
+    return entry->function(grid, pointers);
+  });
+}
+
+absl::Status FakeDevice::SetBytes(uint64_t address, uint8_t value, int64_t bytes) {
+  QGEMM_RETURN_IF_ERROR(Enter());
+  return Put([=, this] {
+    log.push_back("set");
+    std::memset(reinterpret_cast<void*>(address), value, bytes);
+    return absl::OkStatus();
+  });
+}
+
+absl::Status FakeDevice::CopyOnDevice(uint64_t dst, uint64_t src, int64_t bytes) {
+  QGEMM_RETURN_IF_ERROR(Enter());
+  return Put([=, this] {
+    log.push_back("copy");
+    std::memcpy(reinterpret_cast<void*>(dst), reinterpret_cast<const void*>(src), bytes);
+    return absl::OkStatus();
+  });
+}
+
+absl::Status FakeDevice::RecordEvent(int event) {
+  QGEMM_RETURN_IF_ERROR(Enter());
+  return Put([=, this] {
+    log.push_back(absl::StrCat("record ", event));
+    events_[event] = now_us_;
+    return absl::OkStatus();
+  });
+}
+
+absl::Status FakeDevice::LaunchGraph(const DeviceGraph& graph) {
+  QGEMM_RETURN_IF_ERROR(Enter());
+  log.push_back("graph");
+  for (const auto& work : static_cast<const FakeGraph&>(graph).work) QGEMM_RETURN_IF_ERROR(work());
+  return absl::OkStatus();
+}
+
+absl::Status FakeDevice::BeginCapture() {
+  QGEMM_RETURN_IF_ERROR(Enter());
+  captured_.clear();
+  capturing_ = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<DeviceGraph>> FakeDevice::EndCapture() {
+  capturing_ = false;
+  QGEMM_RETURN_IF_ERROR(Enter());
+  return std::make_unique<FakeGraph>(std::move(captured_));
+}
+
+void FakeDevice::AbandonCapture() { capturing_ = false; }
+
+absl::Status FakeDevice::Synchronize() { return Enter(); }
+
+absl::Status FakeDevice::ReadBack(uint64_t address, absl::Span<std::byte> target) {
+  QGEMM_RETURN_IF_ERROR(Enter());
+  std::memcpy(target.data(), reinterpret_cast<const void*>(address), target.size());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> FakeDevice::ElapsedMicroseconds(int begin, int end) {
+  QGEMM_RETURN_IF_ERROR(Enter());
+  return events_.at(end) - events_.at(begin);
+}
+
+}  // namespace qgemm

@@ -1,0 +1,161 @@
+#include "server/runner/timing_sequence.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/support_kernels.h"
+#include "tests/fakes/fake_device.h"
+
+namespace qgemm {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+
+class TimingSequenceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    device_.Define("flush", "", Nothing(), [] { return 30.0; });
+    device_.Define("a", "", Nothing(), [this] { return a_us_; });
+    device_.Define("b", "", Nothing(), [this] { return b_us_; });
+    device_.Define("probe", "", Nothing(), [] { return 9.0; });
+    module_ = device_.Load("flush a b probe").value();
+    for (const char* name : {"flush", "a", "b", "probe"}) kernels_[name] = module_->Find(name, 0).value();
+  }
+  static FakeDevice::KernelFunction Nothing() {
+    return [](Dim3, absl::Span<void* const>) { return absl::OkStatus(); };
+  }
+  Enqueue Put(const std::string& name) {
+    return [this, name] { return device_.Launch(*kernels_.at(name), {1, 1, 1}, 32, 0, {}); };
+  }
+
+  FakeDevice device_;
+  std::unique_ptr<DeviceModule> module_;
+  std::map<std::string, std::unique_ptr<DeviceKernel>> kernels_;
+  SimulatedClock clock_;
+  double a_us_ = 15;
+  double b_us_ = 20;
+};
+
+TEST_F(TimingSequenceTest, TakesAsManySamplesAsTheBudgetHolds) {
+  const auto samples = SampleCold(device_, Put("flush"), Put("a"), 1000);
+  ASSERT_TRUE(samples.ok()) << samples.status();
+  EXPECT_TRUE(samples->in_graph);
+  EXPECT_EQ(samples->us.size(), 20);  // 1000 / (30 + 15 + 5)
+  EXPECT_THAT(samples->us, Each(15.0));
+}
+
+TEST_F(TimingSequenceTest, KeepsTheNumberOfSamplesWithinItsLimits) {
+  EXPECT_EQ(SampleCold(device_, Put("flush"), Put("a"), 0)->us.size(), kMinScreenSamples);
+  EXPECT_EQ(SampleCold(device_, Put("flush"), Put("a"), 1e9)->us.size(), kMaxScreenSamples);
+}
+
+TEST_F(TimingSequenceTest, FlushesBeforeEverySampleAndTimesTheKernelAlone) {
+  ASSERT_TRUE(SampleCold(device_, Put("flush"), Put("a"), 0).ok());
+  const auto graph = std::find(device_.log.begin(), device_.log.end(), "graph");
+  ASSERT_NE(graph, device_.log.end());
+  EXPECT_THAT(
+      std::vector<std::string>(graph, graph + 9),
+      ElementsAre("graph", "flush", "record 0", "a", "record 1", "flush", "record 2", "a", "record 3"));
+}
+
+TEST_F(TimingSequenceTest, GoesOnWithoutAGraphWhenNoneCanBeMade) {
+  // Calls of the estimate: 6 on the stream, the synchronisation, 2 times; then comes BeginCapture.
+  device_.FailAt(9, absl::FailedPreconditionError("capture is not supported"));
+  const auto samples = SampleCold(device_, Put("flush"), Put("a"), 0);
+  ASSERT_TRUE(samples.ok()) << samples.status();
+  EXPECT_FALSE(samples->in_graph);
+  EXPECT_THAT(samples->us, Each(15.0));
+  EXPECT_EQ(samples->us.size(), kMinScreenSamples);
+}
+
+TEST_F(TimingSequenceTest, AFailureAtAnyStepEndsTheCaptureAndIsReportedOrWorkedAround) {
+  for (int step = 0;; ++step) {
+    FakeDevice& device = device_;
+    device.FailAt(step, absl::InternalError("step failed"));
+    const int before = device.calls();
+    const auto samples = SampleCold(device, Put("flush"), Put("a"), 0);
+    EXPECT_FALSE(device.capturing()) << "step " << step;
+    if (samples.ok()) {
+      EXPECT_EQ(samples->us.size(), kMinScreenSamples);
+      EXPECT_THAT(samples->us, Each(15.0));
+      if (device.calls() - before <= step) break;  // ran to its end before the failing step
+    } else {
+      EXPECT_EQ(samples.status().message(), "step failed") << "step " << step;
+    }
+    ASSERT_LT(step, 200);
+  }
+}
+
+TEST_F(TimingSequenceTest, ALostContextIsReportedAtEveryStep) {
+  for (int step = 0;; ++step) {
+    const int before = device_.calls();
+    device_.FailAt(step, absl::AbortedError("lost"));
+    const auto samples = SampleCold(device_, Put("flush"), Put("a"), 0);
+    if (device_.calls() - before <= step) break;
+    EXPECT_TRUE(absl::IsAborted(samples.status())) << "step " << step;
+    ASSERT_LT(step, 200);
+  }
+}
+
+TEST_F(TimingSequenceTest, RoundsInterleaveTheKernelsAndEndWithTheProbe) {
+  const std::vector<Enqueue> kernels = {Put("a"), Put("b")};
+  const auto rounds = RunRounds(device_, Put("flush"), kernels, Put("probe"), {}, clock_);
+  ASSERT_TRUE(rounds.ok()) << rounds.status();
+  const auto graph = std::find(device_.log.begin(), device_.log.end(), "graph");
+  ASSERT_NE(graph, device_.log.end());
+  EXPECT_THAT(std::vector<std::string>(graph, graph + 12),
+              ElementsAre("graph", "flush", "record 0", "a", "record 1", "flush", "record 2", "b", "record 3",
+                          "record 4", "probe", "record 5"));
+  EXPECT_THAT(rounds->us[0], Each(15.0));
+  EXPECT_THAT(rounds->us[1], Each(20.0));
+  EXPECT_THAT(rounds->probe_us, Each(9.0));
+}
+
+TEST_F(TimingSequenceTest, RoundsStopWhenTheOrderIsClear) {
+  RoundsOptions options;
+  options.budget = std::chrono::hours(1);
+  const std::vector<Enqueue> kernels = {Put("a"), Put("b")};
+  EXPECT_EQ(RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_)->probe_us.size(),
+            kMinRounds);
+  a_us_ = 7;  // a short kernel gets more
+  EXPECT_EQ(RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_)->probe_us.size(),
+            kMinRoundsShort);
+}
+
+TEST_F(TimingSequenceTest, RoundsGoOnWhileTheOrderIsOpenUntilTheBudgetIsSpent) {
+  int launches = 0;
+  // Two kernels of the same noisy kind: never clear.
+  const auto noisy = [&launches] { return ++launches % 4 < 2 ? 15.0 : 17.0; };
+  device_.Define("a", "", Nothing(), noisy);
+  device_.Define("b", "", Nothing(), noisy);
+  device_.Define(
+      "probe", "",
+      [this](Dim3, absl::Span<void* const>) {
+        clock_.Advance(std::chrono::milliseconds(1));
+        return absl::OkStatus();
+      },
+      [] { return 9.0; });
+  RoundsOptions options;
+  options.budget = std::chrono::milliseconds(31);
+  const std::vector<Enqueue> kernels = {Put("a"), Put("b")};
+  const auto rounds = RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_);
+  ASSERT_TRUE(rounds.ok());
+  EXPECT_EQ(rounds->probe_us.size(), 30);  // the warm-up round took the first millisecond
+  options.budget = std::chrono::hours(1);
+  EXPECT_EQ(RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_)->probe_us.size(),
+            kMaxRounds);
+}
+
+TEST_F(TimingSequenceTest, RoundsGoOnWithoutAGraphWhenNoneCanBeMade) {
+  const std::vector<Enqueue> kernels = {Put("a"), Put("b")};
+  // The warm-up round: 2 x (flush, record, kernel, record), record, probe, record, synchronise.
+  device_.FailAt(12, absl::FailedPreconditionError("capture is not supported"));
+  const auto rounds = RunRounds(device_, Put("flush"), kernels, Put("probe"), {}, clock_);
+  ASSERT_TRUE(rounds.ok()) << rounds.status();
+  EXPECT_FALSE(rounds->in_graph);
+  EXPECT_EQ(rounds->us[0].size(), kMinRounds);
+}
+
+}  // namespace
+}  // namespace qgemm
