@@ -82,6 +82,8 @@ FakeDaemon::FakeDaemon() {
   builder.RegisterService(tuner_.get());
   builder.RegisterService(cache_.get());
   builder.RegisterService(device_.get());
+  // gRPC's synchronous server may notice its end only when a poll times out, by default after 10 s.
+  builder.SetSyncServerOption(grpc::ServerBuilder::CQ_TIMEOUT_MSEC, 50);
   server_ = builder.BuildAndStart();
   QGEMM_CHECK(server_ != nullptr);
 }
