@@ -101,6 +101,12 @@ absl::StatusOr<internal::KernelRecord> RecordStore::GetKernelBySha256(absl::stri
 }
 
 absl::Status RecordStore::PutKernel(const internal::KernelRecord& record) {
+  QGEMM_ASSIGN_OR_RETURN(const std::vector<Mutation> mutations, KernelMutations(record));
+  return Write(mutations);
+}
+
+absl::StatusOr<std::vector<RecordStore::Mutation>> RecordStore::KernelMutations(
+    const internal::KernelRecord& record) {
   QGEMM_RETURN_IF_ERROR(CheckKey("kernel_key", record.kernel_key()));
   if (const std::string digest = Sha256Hex(record.cubin()); record.info().sha256() != digest) {
     return absl::InvalidArgumentError(absl::StrCat("info.sha256 is \"", absl::CEscape(record.info().sha256()),
@@ -115,7 +121,7 @@ absl::Status RecordStore::PutKernel(const internal::KernelRecord& record) {
   mutations.push_back(
       {RecordFamily::kIndex, info_key, EncodeRecord(RecordType::kKernelInfo, info_key, stored.info())});
   mutations.push_back({RecordFamily::kIndex, Sha256Key(stored.info().sha256(), record.kernel_key()), ""});
-  return Write(mutations);
+  return mutations;
 }
 
 absl::StatusOr<std::vector<std::optional<internal::TimingRecord>>> RecordStore::GetTimings(

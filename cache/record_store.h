@@ -56,7 +56,9 @@ class RecordStore : public CacheStore {
   // NotFound: no such key. DataLoss: the bytes beneath it are damaged. Else: reading failed, the entry may be
   // good.
   virtual absl::StatusOr<std::string> Read(RecordFamily family, absl::string_view key) = 0;
-  // Up to `limit` entries with begin <= key < end, in key order; an empty `end` is no bound.
+  // Up to `limit` entries with begin <= key < end, in key order; an empty `end` is no bound. Fewer than
+  // `limit`: there are no more. Entries that cannot be read because the bytes beneath are damaged are left
+  // out.
   virtual absl::StatusOr<Page> ReadPage(RecordFamily family, absl::string_view begin, absl::string_view end,
                                         int limit) = 0;
   virtual absl::StatusOr<int64_t> Count(RecordFamily family) = 0;
@@ -68,6 +70,9 @@ class RecordStore : public CacheStore {
                                      const absl::StatusOr<std::string>& seen,
                                      const std::vector<Mutation>& also) = 0;
   virtual int64_t DiskBytes() = 0;
+
+  // The one write that stores a kernel: record and index entries. InvalidArgument as PutKernel.
+  static absl::StatusOr<std::vector<Mutation>> KernelMutations(const internal::KernelRecord& record);
 
  private:
   friend class RecordStoreTestPeer;

@@ -41,6 +41,9 @@ class WarningLogger : public rocksdb::Logger {
     if (level < rocksdb::InfoLogLevel::WARN_LEVEL || level == rocksdb::InfoLogLevel::HEADER_LEVEL) return;
     char line[1024];
     std::vsnprintf(line, sizeof(line), format, args);
+    for (char* c = line; *c != '\0'; ++c) {
+      if (*c == '\n') *c = ' ';
+    }
     spdlog::warn("store: rocksdb: {}", line);
   }
 };
@@ -141,6 +144,12 @@ RocksDbDatabase::~RocksDbDatabase() {
 
 bool IsDamage(const rocksdb::Status& status) {
   return status.IsCorruption() || (status.IsIOError() && status.IsPathNotFound());
+}
+
+bool IsTableDamage(const rocksdb::Status& status) {
+  if (!IsDamage(status)) return false;
+  const std::string text = status.ToString();
+  return !absl::StrContains(text, "Blob") && !absl::StrContains(text, "blob");
 }
 
 bool IsDiskFull(const rocksdb::Status& status) {

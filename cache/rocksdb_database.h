@@ -45,6 +45,9 @@ class RocksDbDatabase {
 // True when the bytes on disk are wrong or files are missing, so that trying again cannot help.
 [[nodiscard]] bool IsDamage(const rocksdb::Status& status);
 
+// Damage that stays when the record is deleted and that compaction will meet: anything but a blob's.
+[[nodiscard]] bool IsTableDamage(const rocksdb::Status& status);
+
 // True for a full disk and an exhausted disk quota.
 [[nodiscard]] bool IsDiskFull(const rocksdb::Status& status);
 

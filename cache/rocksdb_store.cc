@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -32,18 +34,43 @@ constexpr absl::string_view kSchemaKey = "schema_version";
 
 rocksdb::Slice ToSlice(absl::string_view bytes) { return {bytes.data(), bytes.size()}; }
 
-// RocksDB creates a database where CURRENT is missing and deletes the files it does not know: a store that
-// lost that one file must not get there.
-bool LostCurrent(const std::string& directory) {
+// A file in the store's directory that says, in a sentence, that an earlier process met a damaged table.
+constexpr absl::string_view kDamageMark = "DAMAGED";
+
+constexpr int kSalvageEntries = 64;
+
+// DataLoss: the directory holds a damaged store, as far as its file names tell. RocksDB creates a database
+// where CURRENT is missing and deletes the files it does not know: a store that lost that one file must not
+// get there.
+absl::Status FindDamage(const std::string& directory) {
   std::error_code error;
+  bool has_current = false;
   bool has_data = false;
   for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end;
        it.increment(error)) {
-    if (it->path().filename() == "CURRENT") return false;
+    const std::string name = it->path().filename().string();
+    if (name == kDamageMark) {
+      return absl::DataLossError(
+          absl::StrCat("store ", directory, ": an earlier process met a damaged table"));
+    }
+    has_current = has_current || name == "CURRENT";
     const std::string extension = it->path().extension().string();
     has_data = has_data || extension == ".sst" || extension == ".blob" || extension == ".log";
   }
-  return has_data;
+  if (has_current || !has_data) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("store ", directory, ": its file CURRENT is missing"));
+}
+
+// A key to go on from when the block that holds `key` cannot be read: the next value of the two bytes that
+// follow the index's name part. Keys are digests, so few others share those. Empty: there is none.
+std::string SkipAhead(RecordFamily family, const std::string& key) {
+  const size_t prefix = family == RecordFamily::kIndex ? key.find('/') + 1 : 0;
+  std::string next = key.substr(0, prefix + 2);
+  next.resize(prefix + 2, '\0');
+  for (size_t i = prefix + 2; i > prefix; --i) {
+    if (++next[i - 1] != '\0') return next;
+  }
+  return "";
 }
 
 }  // namespace
@@ -58,16 +85,10 @@ absl::StatusOr<std::unique_ptr<RocksDbStore>> RocksDbStore::Open(absl::string_vi
   QGEMM_ASSIGN_OR_RETURN(StoreDirectory held, StoreDirectory::Acquire(directory));
   auto store = absl::WrapUnique(new RocksDbStore(held.path(), options));
   store->held_ = std::make_unique<StoreDirectory>(std::move(held));
-  absl::Status status =
-      LostCurrent(store->directory_)
-          ? absl::DataLossError(absl::StrCat("store ", store->directory_, ": its file CURRENT is missing"))
-          : store->OpenForWriting();
-  if (absl::IsDataLoss(status)) {
-    QGEMM_ASSIGN_OR_RETURN(store->moved_aside_, store->held_->MoveAside(options.clock->WallUnixMs() / 1000));
-    spdlog::warn("{}; it was moved to {} and a fresh store was started in its place",
-                 std::string(status.message()), *store->moved_aside_);
-    status = store->OpenForWriting();
-  }
+  WriterLock lock(store->mu_);
+  absl::Status status = FindDamage(store->directory_);
+  if (status.ok()) status = store->OpenForWriting();
+  if (absl::IsDataLoss(status)) status = store->StartAfresh(status.message());
   QGEMM_RETURN_IF_ERROR(status);
   return store;
 }
@@ -96,7 +117,6 @@ absl::StatusOr<std::unique_ptr<RocksDbStore>> RocksDbStore::OpenReadOnly(absl::s
 
 // Falls back to reading only when the disk is full.
 absl::Status RocksDbStore::OpenForWriting() {
-  WriterLock lock(mu_);
   database_.reset();
   const rocksdb::Status status =
       RocksDbDatabase::Open(directory_, RocksDbDatabase::Mode::kReadWrite, options_.env, database_);
@@ -109,6 +129,62 @@ absl::Status RocksDbStore::OpenForWriting() {
     QGEMM_RETURN_IF_ERROR(FromRocksDb(status, directory_, "it cannot be opened"));
   }
   return CheckSchema();
+}
+
+absl::Status RocksDbStore::StartAfresh(absl::string_view reason) {
+  database_.reset();
+  QGEMM_ASSIGN_OR_RETURN(moved_aside_, held_->MoveAside(options_.clock->WallUnixMs() / 1000));
+  marked_damaged_ = false;
+  QGEMM_RETURN_IF_ERROR(OpenForWriting());
+  int64_t copied = 0;
+  absl::Status salvaged;
+  if (auto damaged = OpenReadOnly(*moved_aside_, options_); damaged.ok()) {
+    salvaged = Salvage(**damaged, copied);
+  } else {
+    salvaged = damaged.status();
+  }
+  spdlog::warn("{}; it was moved to {} and a fresh store took over {} of its records{}", std::string(reason),
+               *moved_aside_, copied, salvaged.ok() ? "" : absl::StrCat(": ", salvaged.message()));
+  // What was not taken over is made again when it is asked for.
+  return absl::OkStatus();
+}
+
+absl::Status RocksDbStore::Salvage(RocksDbStore& damaged, int64_t& copied) {
+  for (const RecordFamily family : {RecordFamily::kKernel, RecordFamily::kPick, RecordFamily::kTiming}) {
+    std::string begin;
+    while (true) {
+      QGEMM_ASSIGN_OR_RETURN(const Page page, damaged.ReadPage(family, begin, "", kSalvageEntries));
+      std::vector<Mutation> mutations;
+      for (const auto& [key, value] : page) {
+        if (family != RecordFamily::kKernel) {
+          mutations.push_back({family, key, value});
+          ++copied;
+          continue;
+        }
+        internal::KernelRecord record;
+        if (!DecodeRecord(RecordType::kKernel, key, value, record).ok()) continue;
+        QGEMM_ASSIGN_OR_RETURN(std::vector<Mutation> kernel, KernelMutations(record));
+        std::move(kernel.begin(), kernel.end(), std::back_inserter(mutations));
+        ++copied;
+      }
+      if (!mutations.empty()) QGEMM_RETURN_IF_ERROR(WriteLocked(mutations));
+      if (page.size() < kSalvageEntries) break;
+      begin = absl::StrCat(page.back().first, absl::string_view("\0", 1));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void RocksDbStore::MarkDamaged(const absl::Status& reason) {
+  if (held_ == nullptr || marked_damaged_.exchange(true)) return;
+  std::ofstream(absl::StrCat(directory_, "/", kDamageMark)) << reason.message() << "\n";
+  spdlog::error("{}; records beneath it are missing, the store is renewed when it is opened again",
+                std::string(reason.message()));
+}
+
+std::optional<std::string> RocksDbStore::moved_aside() const {
+  ReaderLock lock(mu_);
+  return moved_aside_;
 }
 
 absl::Status RocksDbStore::CheckSchema() {
@@ -154,9 +230,11 @@ absl::StatusOr<std::string> RocksDbStore::ReadLocked(RecordFamily family, absl::
   std::string value;
   const rocksdb::Status status = database_->db().Get(rocksdb::ReadOptions(), handle, ToSlice(key), &value);
   if (status.IsNotFound()) return absl::NotFoundError("no such key");
-  QGEMM_RETURN_IF_ERROR(
-      FromRocksDb(status, directory_, absl::StrCat("a ", FamilyName(family), " record cannot be read")));
-  return value;
+  if (status.ok()) return value;
+  absl::Status error =
+      FromRocksDb(status, directory_, absl::StrCat("a ", FamilyName(family), " record cannot be read"));
+  if (IsTableDamage(status)) MarkDamaged(error);
+  return error;
 }
 
 absl::StatusOr<RecordStore::Page> RocksDbStore::ReadPage(RecordFamily family, absl::string_view begin,
@@ -170,11 +248,24 @@ absl::StatusOr<RecordStore::Page> RocksDbStore::ReadPage(RecordFamily family, ab
   const rocksdb::Slice upper_bound = ToSlice(end);
   if (!end.empty()) options.iterate_upper_bound = &upper_bound;
   const std::unique_ptr<rocksdb::Iterator> it(database_->db().NewIterator(options, handle));
-  for (it->Seek(ToSlice(begin)); it->Valid() && page.size() < static_cast<size_t>(limit); it->Next()) {
-    page.emplace_back(it->key().ToString(), it->value().ToString());
+  std::string from(begin);
+  it->Seek(from);
+  while (page.size() < static_cast<size_t>(limit)) {
+    if (it->Valid()) {
+      from = it->key().ToString();
+      page.emplace_back(from, it->value().ToString());
+      it->Next();
+      continue;
+    }
+    absl::Status error =
+        FromRocksDb(it->status(), directory_, absl::StrCat(FamilyName(family), " records cannot be listed"));
+    if (error.ok()) break;
+    if (!IsDamage(it->status())) return error;
+    if (IsTableDamage(it->status())) MarkDamaged(error);
+    from = SkipAhead(family, from);
+    if (from.empty()) break;
+    it->Seek(from);
   }
-  QGEMM_RETURN_IF_ERROR(
-      FromRocksDb(it->status(), directory_, absl::StrCat(FamilyName(family), " records cannot be listed")));
   return page;
 }
 
@@ -185,10 +276,22 @@ absl::StatusOr<int64_t> RocksDbStore::Count(RecordFamily family) {
   if (handle == nullptr) return 0;
   const std::unique_ptr<rocksdb::Iterator> it(database_->db().NewIterator(rocksdb::ReadOptions(), handle));
   int64_t count = 0;
-  for (it->SeekToFirst(); it->Valid(); it->Next()) ++count;
-  QGEMM_RETURN_IF_ERROR(
-      FromRocksDb(it->status(), directory_, absl::StrCat(FamilyName(family), " records cannot be counted")));
-  return count;
+  std::string from;
+  it->SeekToFirst();
+  while (true) {
+    for (; it->Valid(); it->Next()) {
+      ++count;
+      from.assign(it->key().data(), it->key().size());
+    }
+    absl::Status error =
+        FromRocksDb(it->status(), directory_, absl::StrCat(FamilyName(family), " records cannot be counted"));
+    if (error.ok()) return count;
+    if (!IsDamage(it->status())) return error;
+    if (IsTableDamage(it->status())) MarkDamaged(error);
+    from = SkipAhead(family, from);
+    if (from.empty()) return count;
+    it->Seek(from);
+  }
 }
 
 absl::Status RocksDbStore::Write(const std::vector<Mutation>& mutations) {
@@ -218,6 +321,7 @@ absl::Status RocksDbStore::WriteLocked(const std::vector<Mutation>& mutations) {
   if (status.ok()) return absl::OkStatus();
   absl::Status error = FromRocksDb(
       status, directory_, IsDiskFull(status) ? "the disk is full, nothing was written" : "a write failed");
+  if (IsTableDamage(status)) MarkDamaged(error);
   Latch(error);
   return error;
 }
@@ -252,14 +356,27 @@ void RocksDbStore::Latch(absl::Status error) {
 }
 
 absl::Status RocksDbStore::RecoverWrites() {
+  bool damaged = false;
   {
     MutexLock latch(latch_mu_);
     if (write_error_.ok()) return absl::OkStatus();
+    damaged = absl::IsDataLoss(write_error_);
     if (!curable_ || options_.clock->Now() < next_reopen_) return write_error_;
     next_reopen_ = options_.clock->Now() + options_.reopen_interval;
   }
   WriterLock lock(mu_);
   CrashPoint("store-before-reopen");
+  if (damaged) {
+    // RocksDB met damage while compacting and would meet it again.
+    absl::Status reason;
+    {
+      MutexLock latch(latch_mu_);
+      reason = std::exchange(write_error_, absl::OkStatus());
+    }
+    const absl::Status renewed = StartAfresh(reason.message());
+    if (!renewed.ok()) Latch(renewed);
+    return renewed;
+  }
   database_.reset();
   const rocksdb::Status status =
       RocksDbDatabase::Open(directory_, RocksDbDatabase::Mode::kReadWrite, options_.env, database_);

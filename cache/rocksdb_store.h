@@ -1,7 +1,9 @@
 #ifndef QGEMM_CACHE_ROCKSDB_STORE_H_
 #define QGEMM_CACHE_ROCKSDB_STORE_H_
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,8 +53,8 @@ class RocksDbStore final : public RecordStore {
 
   ~RocksDbStore() override;
 
-  // Where the damaged files are that Open() found and moved; nullopt when it found none.
-  [[nodiscard]] const std::optional<std::string>& moved_aside() const { return moved_aside_; }
+  // Where this store's damaged predecessor is now, if there was one since Open() began.
+  [[nodiscard]] std::optional<std::string> moved_aside() const;
 
   // The error that writes answer at present; OK when they work.
   [[nodiscard]] absl::Status write_error() const;
@@ -71,7 +73,12 @@ class RocksDbStore final : public RecordStore {
  private:
   RocksDbStore(std::string directory, const RocksDbStoreOptions& options);
 
-  absl::Status OpenForWriting();
+  absl::Status OpenForWriting() QGEMM_REQUIRES(mu_);
+  // Renames the directory, opens a fresh store in its place and copies what is readable.
+  absl::Status StartAfresh(absl::string_view reason) QGEMM_REQUIRES(mu_);
+  absl::Status Salvage(RocksDbStore& damaged, int64_t& copied) QGEMM_REQUIRES(mu_);
+  // Leaves word for the next Open() that a table is damaged.
+  void MarkDamaged(const absl::Status& reason);
   absl::Status CheckSchema() QGEMM_REQUIRES(mu_);
   absl::StatusOr<std::string> ReadLocked(RecordFamily family, absl::string_view key)
       QGEMM_REQUIRES_SHARED(mu_);
@@ -82,7 +89,6 @@ class RocksDbStore final : public RecordStore {
 
   const std::string directory_;
   const RocksDbStoreOptions options_;
-  std::optional<std::string> moved_aside_;  // constant after Open
   // The directory's lock; null when opened for reading only. Constant after Open.
   std::unique_ptr<StoreDirectory> held_;
 
@@ -91,6 +97,9 @@ class RocksDbStore final : public RecordStore {
   // latch_mu_.
   mutable SharedMutex mu_;
   std::unique_ptr<RocksDbDatabase> database_ QGEMM_GUARDED_BY(mu_);  // null: reopening failed
+
+  std::optional<std::string> moved_aside_ QGEMM_GUARDED_BY(mu_);
+  std::atomic<bool> marked_damaged_{false};
 
   mutable Mutex latch_mu_;
   absl::Status write_error_ QGEMM_GUARDED_BY(latch_mu_);

@@ -214,7 +214,7 @@ TEST_F(RocksDbStoreFaultTest, FirstOpeningCutShortByAFullDiskIsFinishedLater) {
 
 TEST_F(RocksDbStoreFaultTest, CorruptRecordOnAFullDiskIsAMissAllTheSame) {
   ASSERT_TRUE(Open().ok());
-  ASSERT_TRUE(RecordStoreTestPeer::Write(*store_, Family::kPick, Key("p"), "no record").ok());
+  ASSERT_TRUE(RecordStoreTestPeer::Write(*store_, RecordFamily::kPick, Key("p"), "no record").ok());
   disk_->SetFreeBytes(0);
   EXPECT_TRUE(absl::IsNotFound(store_->GetPick(Key("p")).status()));
   EXPECT_TRUE(absl::IsNotFound(store_->GetPick(Key("p")).status()));

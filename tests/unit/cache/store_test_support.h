@@ -10,27 +10,26 @@
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "cache/record_store.h"
-#include "gtest/gtest.h"
 
 namespace qgemm {
 
 // The raw table beneath a store's records.
 class RecordStoreTestPeer {
  public:
-  static absl::StatusOr<std::string> Read(RecordStore& store, Family family, absl::string_view key) {
+  static absl::StatusOr<std::string> Read(RecordStore& store, RecordFamily family, absl::string_view key) {
     return store.Read(family, key);
   }
-  static absl::Status Write(RecordStore& store, Family family, std::string key, std::string value) {
+  static absl::Status Write(RecordStore& store, RecordFamily family, std::string key, std::string value) {
     return store.Write({{family, std::move(key), std::move(value)}});
   }
-  static absl::Status Delete(RecordStore& store, Family family, std::string key) {
+  static absl::Status Delete(RecordStore& store, RecordFamily family, std::string key) {
     return store.Write({{family, std::move(key), std::nullopt}});
   }
-  static absl::Status RemoveIfStill(RecordStore& store, Family family, absl::string_view key,
+  static absl::Status RemoveIfStill(RecordStore& store, RecordFamily family, absl::string_view key,
                                     const absl::StatusOr<std::string>& seen) {
     return store.RemoveIfStill(family, key, seen, {});
   }
-  static int64_t Count(RecordStore& store, Family family) { return store.Count(family).value_or(-1); }
+  static int64_t Count(RecordStore& store, RecordFamily family) { return store.Count(family).value_or(-1); }
 };
 
 // An empty directory that is removed, with all beside it that begins with its name, at the end.
