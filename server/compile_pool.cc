@@ -18,6 +18,8 @@ namespace {
 
 constexpr int kMaxDeathsPerJob = 2;
 constexpr auto kCancelPatience = std::chrono::seconds(1);
+// How often an idle worker is looked at: one that died is found by then even if nothing is compiled.
+constexpr auto kIdleCheckInterval = std::chrono::seconds(1);
 
 // first, 2 first, 4 first, ... last.
 Duration Backoff(int failures, Duration first, Duration last) {
@@ -175,6 +177,9 @@ class CompilePool::Slot {
         case Work::kStart:
           StartWorker();
           break;
+        case Work::kCheck:
+          if (!worker_->IsAlive()) WorkerDied("died while idle");
+          break;
         case Work::kCompile:
           CompileJob();
           break;
@@ -183,7 +188,7 @@ class CompilePool::Slot {
   }
 
  private:
-  enum class Work { kStop, kRefuse, kStart, kCompile };
+  enum class Work { kStop, kRefuse, kStart, kCheck, kCompile };
 
   // Sets job_ for kCompile, refused_ and refusal_ for kRefuse.
   Work WaitForWork() {
@@ -203,7 +208,15 @@ class CompilePool::Slot {
       const int idle = shared_.stats.workers_running - shared_.busy;
       const bool wanted =
           job_ != nullptr || is_first_ || static_cast<int>(shared_.queue.size()) > idle + shared_.starting;
-      if (worker_ != nullptr || !wanted) {
+      if (worker_ != nullptr) {
+        // Spurious and other wake-ups must not put the check off.
+        const TimePoint now = shared_.clock->Now();
+        if (now >= check_at_) {
+          check_at_ = now + kIdleCheckInterval;
+          return Work::kCheck;
+        }
+        shared_.clock->WaitUntil(shared_.mu, shared_.changed, check_at_);
+      } else if (!wanted) {
         shared_.changed.Wait(shared_.mu);
       } else if (shared_.clock->Now() < start_again_at_) {
         shared_.clock->WaitUntil(shared_.mu, shared_.changed, start_again_at_);
@@ -367,6 +380,7 @@ class CompilePool::Slot {
   int failed_starts_ = 0;  // in a row
   int crashes_ = 0;        // in a row
   TimePoint start_again_at_ = TimePoint::min();
+  TimePoint check_at_ = TimePoint::min();
   std::shared_ptr<Job> job_;  // taken, for the worker once it runs
   std::vector<std::shared_ptr<Job>> refused_;
   absl::Status refusal_;
@@ -429,8 +443,9 @@ absl::StatusOr<std::string> CompilePool::Toolchain() {
   while (shared_->toolchain.empty() && shared_->unavailable.ok() && !shared_->stopping) {
     shared_->changed.Wait(shared_->mu);
   }
-  if (!shared_->toolchain.empty()) return shared_->toolchain;
-  return shared_->stopping ? Stopped() : shared_->unavailable;
+  if (!shared_->unavailable.ok()) return shared_->unavailable;
+  if (shared_->toolchain.empty()) return Stopped();
+  return shared_->toolchain;
 }
 
 absl::Status CompilePool::SupportsArch(absl::string_view arch) {

@@ -105,6 +105,7 @@ class CompilePoolTest : public testing::Test {
 
   std::string folder_;
   std::unique_ptr<Spawner> spawner_;
+  SimulatedClock clock_;
   CompilePoolOptions options_;
   std::unique_ptr<CompilePool> pool_;
 };
@@ -238,24 +239,23 @@ TEST_F(CompilePoolTest, StartIsTriedAgainWithGrowingWaitsAndHeals) {
   std::ofstream(File("broken")) << "x";
   options_.worker.env = {{"FAKE_WORKER_BROKEN", File("broken")}};
   options_.first_backoff = milliseconds(100);
-  SimulatedClock clock;
-  StartPool(clock);
+  StartPool(clock_);
   EXPECT_THAT(std::string(pool_->Toolchain().status().message()), HasSubstr("no compiler found"));
   EXPECT_EQ(pool_->stats().failed_starts, 1);
 
-  clock.Advance(milliseconds(99));
+  clock_.Advance(milliseconds(99));
   // Refused by the thread that would have tried to start.
   EXPECT_TRUE(absl::IsUnavailable(Compile("ok").Get().status()));
   EXPECT_EQ(pool_->stats().failed_starts, 1);
-  clock.Advance(milliseconds(1));
+  clock_.Advance(milliseconds(1));
   EXPECT_TRUE(Eventually([&] { return pool_->stats().failed_starts == 2; }));
 
-  clock.Advance(milliseconds(199));
+  clock_.Advance(milliseconds(199));
   EXPECT_TRUE(absl::IsUnavailable(Compile("ok").Get().status()));
   EXPECT_EQ(pool_->stats().failed_starts, 2);
 
   std::filesystem::remove(File("broken"));
-  clock.Advance(milliseconds(1));
+  clock_.Advance(milliseconds(1));
   EXPECT_TRUE(Eventually([&] { return pool_->stats().workers_running == 1; }));
   MustCompile("ok");
   EXPECT_EQ(*pool_->Toolchain(), "fake 1.0");
@@ -280,6 +280,20 @@ TEST_F(CompilePoolTest, WorkerThatDiedIdleIsReplacedWithoutBlame) {
   // One death of its own would be allowed, so this crash must be the first one that counts.
   MustCompile("crash-once", File("crashed"));
   EXPECT_EQ(pool_->stats().workers_died, 2);
+}
+
+TEST_F(CompilePoolTest, WorkersThatDieIdleAndCannotBeReplacedShowInTheToolchain) {
+  options_.worker.env = {{"FAKE_WORKER_BROKEN", File("broken")}};
+  StartPool(clock_);
+  const pid_t pid = std::stoi(MustCompile("ok").log());
+  std::ofstream(File("broken")) << "x";
+  kill(pid, SIGKILL);
+  ASSERT_TRUE(Eventually([pid] { return kill(pid, 0) != 0; }));
+  clock_.Advance(seconds(1));
+  EXPECT_TRUE(Eventually([&] { return absl::IsUnavailable(pool_->Toolchain().status()); }));
+  std::filesystem::remove(File("broken"));
+  clock_.Advance(seconds(1));
+  EXPECT_TRUE(Eventually([&] { return pool_->Toolchain().ok(); }));
 }
 
 TEST_F(CompilePoolTest, HigherPriorityGoesFirstThenTheOrderOfArrival) {
