@@ -70,12 +70,12 @@ start_daemon
 cat "$scratch/device.txt"
 
 step "tune the linear layers of $model for M = 1, 16, 64: nothing is cached yet"
-timeout $tune_limit_s "$bin/qgemmctl" tune "${tune_options[@]}"
+timeout "$tune_limit_s" "$bin/qgemmctl" tune "${tune_options[@]}"
 
 step "restart the daemon and ask again"
 stop_daemon
 start_daemon
-timeout $tune_limit_s "$bin/qgemmctl" --output json tune "${tune_options[@]}" >"$scratch/again.json"
+timeout "$tune_limit_s" "$bin/qgemmctl" --output json tune "${tune_options[@]}" >"$scratch/again.json"
 say "results: $(json_strings kernel_sha256 "$scratch/again.json" | wc -l)," \
   "compiles: $(json_numbers compiles "$scratch/again.json")," \
   "timings: $(json_numbers timings "$scratch/again.json")," \

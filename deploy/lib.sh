@@ -1,6 +1,7 @@
 # Shared by deploy/test.sh, demo.sh and bundle.sh; sourced, never run. Callers set `set -euo pipefail` first.
 #
 #   install_packages TAG...   the packages of deploy/packages.txt with these tags, by apt
+#   python_environment FOLDER ARGUMENT...   a virtual environment with what `pip install ARGUMENT...` brings
 #   find_cuda                 exports CUDA_HOME and QGEMM_NVRTC_PATH
 #   configure PRESET          CMake with that preset; ccache where it is there
 #   build PRESET TARGET...    bounded by cores and memory
@@ -56,6 +57,20 @@ install_packages() {
   fi
 }
 
+# Fails, with pip's last words, when it cannot be made; a finished one is kept.
+python_environment() {
+  local folder=$1 log=build/pip-$(basename "$1").log
+  shift
+  [ ! -e "$folder/.complete" ] || return 0
+  mkdir -p build
+  if { python3 -m venv --clear "$folder" && "$folder/bin/pip" install --quiet "$@"; } </dev/null >"$log" 2>&1; then
+    touch "$folder/.complete"
+  else
+    tail -n 3 "$log" >&2
+    return 1
+  fi
+}
+
 # nvrtc_library_in ROOT: prints the path of ROOT's libnvrtc.so.13 where ROOT holds the CUDA 13 headers and NVRTC.
 nvrtc_library_in() {
   local folder version
@@ -83,12 +98,9 @@ find_cuda() {
   done
   site=$(pip_cuda_root)
   if [ -z "$site" ]; then
-    install_packages pip
+    install_packages python
     step "no CUDA 13 toolkit here: NVRTC and the CUDA headers from NVIDIA's pip packages"
-    mkdir -p build
-    { python3 -m venv build/cuda-venv &&
-      build/cuda-venv/bin/pip install --quiet 'nvidia-cuda-nvrtc==13.0.*' 'nvidia-cuda-runtime==13.0.*'; } \
-      </dev/null >build/pip.log 2>&1 || tail -n 3 build/pip.log >&2
+    python_environment build/cuda-venv 'nvidia-cuda-nvrtc==13.0.*' 'nvidia-cuda-runtime==13.0.*' || true
     site=$(pip_cuda_root)
   fi
   [ -n "$site" ] ||
@@ -115,6 +127,7 @@ build_jobs() {
 }
 
 configure() {
+  mkdir -p build
   local launcher=()
   if command -v ccache >/dev/null; then
     launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)

@@ -5,7 +5,7 @@
 #   2. clang-tidy on the sources that changed, warnings are errors
 #   3. everything in release; ctest's summary is the last thing printed
 #
-# Tests that need a GPU skip themselves, with the reason, where there is none.
+# Tests that need a GPU, or pip's packages, skip themselves, with the reason, where there is none.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
@@ -36,7 +36,8 @@ install_python_clients() {
 install_packages build lint pip
 find_cuda
 step "CUDA: $CUDA_HOME"
-mkdir -p build
+python_environment build/venv -r tests/system/requirements.txt ||
+  say "the Python clients' tests skip themselves: pip could not install tests/system/requirements.txt"
 install_python_clients
 
 step "asan: build the tests of ${sanitized_areas[*]}"

@@ -34,7 +34,8 @@ DaemonProcess::DaemonProcess(const std::string& program, const std::vector<std::
   argv.push_back(nullptr);
   std::map<std::string, std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (const char* equals = std::strchr(*entry, '=')) variables[std::string(*entry, equals - *entry)] = equals + 1;
+    if (const char* equals = std::strchr(*entry, '='))
+      variables[std::string(*entry, equals - *entry)] = equals + 1;
   }
   for (const auto& [name, value] : env) variables[name] = value;
   std::vector<std::string> assignments;
@@ -96,7 +97,10 @@ std::optional<std::string> DaemonProcess::AwaitLine(const std::string& text) {
 }
 
 std::string DaemonProcess::Output() {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   MutexLock lock(mu_);
+  while (exit_code_.has_value() && !closed_ && changed_.WaitUntil(mu_, deadline)) {
+  }
   std::string all;
   for (const std::string& line : lines_) all += line + "\n";
   return all;

@@ -30,7 +30,7 @@ class DaemonProcess {
   // Waits for an output line that contains `text`; nullopt when the program ended or a minute passed without
   // one.
   std::optional<std::string> AwaitLine(const std::string& text);
-  // Everything it printed so far, standard output and error together.
+  // Everything it printed so far, standard output and error together; once it has ended, all of it.
   std::string Output();
   void Signal(int signal_number);
   // Waits for the end: the exit code, or 128 + the signal's number; nullopt when it still runs after `limit`.
