@@ -24,6 +24,10 @@ constexpr int kMaxReceiveBytes = 64 << 20;
 // A cubin is some 100 KB; what announces more than this is no kernel.
 constexpr int64_t kMaxKernelBytes = 256 << 20;
 
+// Longer than the daemon's shortest allowed interval (server/daemon.cc).
+constexpr int kPingIntervalMs = 20'000;
+constexpr int kPingTimeoutMs = 10'000;
+
 class GrpcClient final : public Client {
  public:
   GrpcClient(ClientOptions options, std::shared_ptr<grpc::Channel> channel)
@@ -197,8 +201,9 @@ absl::StatusOr<std::string> GrpcClient::ReadKernel(const std::string& sha256, bo
     bytes.append(chunk.data());
   }
   const grpc::Status status = reader->Finish();
-  if (misplaced)
+  if (misplaced) {
     return absl::DataLossError(absl::StrCat("the chunks of kernel ", sha256, " do not fit together"));
+  }
   QGEMM_RETURN_IF_ERROR(FromGrpc(status));
   if (static_cast<int64_t>(bytes.size()) != total) {
     return absl::DataLossError(absl::StrCat("kernel ", sha256, " ended after ", bytes.size(), " of ",
@@ -238,7 +243,9 @@ absl::Status GrpcClient::CacheList(v1::CacheListRequest::What what,
   v1::CacheListRequest request;
   request.set_what(what);
   const auto reader = cache_->List(call.context(), request);
-  for (v1::CacheEntry entry; reader->Read(&entry);) visit(entry);
+  for (v1::CacheEntry entry; reader->Read(&entry);) {
+    visit(entry);
+  }
   return FromGrpc(reader->Finish());
 }
 
@@ -268,6 +275,10 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
   arguments.SetMaxReceiveMessageSize(kMaxReceiveBytes);
   // A daemon is addressed directly: the host's http_proxy is for other traffic.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // A daemon that hangs during a call is noticed by unanswered pings, however long the call may be silent.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingIntervalMs);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
+  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // Soon after a daemon is back its clients are, too.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);

@@ -25,8 +25,9 @@ std::string DefaultServerAddress() {
   const char* server = std::getenv("QGEMM_SERVER");
   if (server != nullptr && *server != '\0') return server;
   const char* runtime_dir = std::getenv("XDG_RUNTIME_DIR");
-  if (runtime_dir != nullptr && *runtime_dir != '\0')
+  if (runtime_dir != nullptr && *runtime_dir != '\0') {
     return absl::StrCat("unix:", runtime_dir, "/qgemm.sock");
+  }
   return "unix:/run/qgemm/qgemm.sock";
 }
 
@@ -42,8 +43,9 @@ absl::Status ValidateServerAddress(absl::string_view address) {
     return absl::OkStatus();
   }
   const size_t colon = address.rfind(':');
-  if (colon == absl::string_view::npos || colon == 0)
+  if (colon == absl::string_view::npos || colon == 0) {
     return NotAnAddress(address, "which names no host and port");
+  }
   const absl::string_view host = address.substr(0, colon);
   const bool bracketed = absl::StartsWith(host, "[") && absl::EndsWith(host, "]");
   if ((absl::StrContains(host, ":") && !bracketed) || absl::StrContains(host, "/")) {

@@ -88,6 +88,8 @@ absl::Status Daemon::Listen(const DaemonOptions& options) {
   grpc::ServerBuilder builder;
   // Two daemons must not share a port: clients would reach one or the other.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Clients ping during a long silent Tune to notice a daemon that hangs; by default that is refused as abuse.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
   builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
   std::vector<int> ports(options.listen.size(), 0);
   for (size_t i = 0; i < options.listen.size(); ++i) {

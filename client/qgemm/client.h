@@ -29,7 +29,8 @@ struct ClientOptions {
   absl::Duration connect_timeout = absl::Seconds(5);
   // Deadline of every call but Tune, from its start.
   absl::Duration call_timeout = absl::Seconds(30);
-  // Deadline of Tune; tuning a model takes minutes.
+  // Deadline of Tune; tuning a model takes minutes. A daemon that hangs is noticed after half a minute all
+  // the same.
   absl::Duration tune_timeout = absl::InfiniteDuration();
 };
 

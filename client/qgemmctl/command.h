@@ -7,7 +7,7 @@
 #include "client/qgemm/client.h"
 #include "client/qgemmctl/exit_code.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's name
 class App;
 }
 

@@ -165,8 +165,8 @@ absl::StatusOr<RequestedProblems> ResolveProblems(const ProblemArguments& argume
         "--shape and --model are missing: one of them is needed, such as --shape 5376x4096");
   }
   for (const std::string& shape : arguments.shapes) {
-    QGEMM_ASSIGN_OR_RETURN(Problem problem, ParseShape(shape, signature));
-    AddProblem({.problem = std::move(problem)}, requested.problems);
+    QGEMM_ASSIGN_OR_RETURN(const Problem problem, ParseShape(shape, signature));
+    AddProblem({.problem = problem}, requested.problems);
   }
   if (!arguments.model_path.empty()) {
     QGEMM_RETURN_IF_ERROR(AddModel(arguments.model_path, signature, requested.problems));

@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "kernels/problem.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's name
 class App;
 }
 

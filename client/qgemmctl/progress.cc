@@ -61,8 +61,9 @@ void ProgressBar::Clear() {
 
 std::function<void(absl::string_view)> TerminalWriter() {
   const char* terminal = std::getenv("TERM");
-  if (isatty(STDERR_FILENO) == 0 || terminal == nullptr || absl::string_view(terminal) == "dumb")
+  if (isatty(STDERR_FILENO) == 0 || terminal == nullptr || absl::string_view(terminal) == "dumb") {
     return nullptr;
+  }
   return [](absl::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); };
 }
 

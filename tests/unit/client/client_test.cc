@@ -152,8 +152,9 @@ TEST(Client, EveryKeyNeedsAnAnswer) {
 TEST(Client, AnswersLargerThanFourMebibytesArrive) {
   FakeDaemon daemon;
   daemon.answers().lookup = [](const v1::LookupRequest& request, v1::LookupResponse* response) {
-    for (int i = 0; i < request.keys_size(); ++i)
+    for (int i = 0; i < request.keys_size(); ++i) {
       response->add_answers()->set_miss_reason(std::string(4096, 'x'));
+    }
     return grpc::Status::OK;
   };
   v1::LookupRequest request;
