@@ -38,9 +38,25 @@ inline constexpr char kReadFlush[] = "qgemm_read_flush";
 // (u32 iterations, float* sink)
 inline constexpr char kClockProbe[] = "qgemm_clock_probe";
 
-inline constexpr const char* kEntries[] = {kFillCodes,    kFillUniform,    kFillNormal,    kPackWeights,
-                                           kPackScales,   kPackZeros,      kReferenceGemm, kCompare,
-                                           kCountUnequal, kCountDifferent, kReadFlush,     kClockProbe};
+// An entry and the size of each of its parameters in bytes, a digit each.
+struct Entry {
+  const char* name;
+  const char* parameter_bytes;
+};
+inline constexpr Entry kEntries[] = {
+    {kFillCodes, "8848"},
+    {kFillUniform, "884448"},
+    {kFillNormal, "8848"},
+    {kPackWeights, "8888884"},
+    {kPackScales, "888888"},
+    {kPackZeros, "8888884"},
+    {kReferenceGemm, "88888888884444"},
+    {kCompare, "88888844"},
+    {kCountUnequal, "8848"},
+    {kCountDifferent, "8888"},
+    {kReadFlush, "888"},
+    {kClockProbe, "48"},
+};
 
 inline constexpr int kThreads = 256;
 inline constexpr int kFlushThreads = 512;

@@ -42,8 +42,8 @@ absl::StatusOr<std::unique_ptr<SupportLibrary>> SupportLibrary::Load(Device* dev
                                                                      absl::string_view cubin) {
   std::unique_ptr<SupportLibrary> library(new SupportLibrary(device));
   QGEMM_ASSIGN_OR_RETURN(library->module_, device->Load(cubin));
-  for (const char* entry : support::kEntries) {
-    QGEMM_ASSIGN_OR_RETURN(library->kernels_[entry], library->module_->Find(entry, 0));
+  for (const support::Entry& entry : support::kEntries) {
+    QGEMM_ASSIGN_OR_RETURN(library->kernels_[entry.name], library->module_->Find(entry.name, 0));
   }
   const int64_t flush_bytes = std::max(2 * device->l2_bytes(), kMinFlushBytes);
   QGEMM_ASSIGN_OR_RETURN(library->flush_, device->Allocate(flush_bytes));

@@ -92,20 +92,18 @@ void FakeDevice::Define(const std::string& entry, std::string sizes, KernelFunct
   entries_[entry] = {std::move(sizes), std::move(function), std::move(us)};
 }
 
+void FakeDevice::Redefine(const std::string& entry, KernelFunction function, std::function<double()> us) {
+  Define(entry, entries_.at(entry).sizes, std::move(function), std::move(us));
+}
+
 void FakeDevice::DefineSupportKernels() {
   const auto nothing = [](Dim3, absl::Span<void* const>) { return absl::OkStatus(); };
   const auto quick = [] { return 1.0; };
-  Define(support::kFillCodes, "8848", nothing, quick);
-  Define(support::kFillUniform, "884448", nothing, quick);
-  Define(support::kFillNormal, "8848", nothing, quick);
-  Define(support::kPackWeights, "8888884", nothing, quick);
-  Define(support::kPackScales, "888888", nothing, quick);
-  Define(support::kPackZeros, "8888884", nothing, quick);
-  Define(support::kReadFlush, "888", nothing, quick);
-  Define(support::kClockProbe, "48", nothing, quick);
+  for (const support::Entry& entry : support::kEntries)
+    Define(entry.name, entry.parameter_bytes, nothing, quick);
   // The reference is 1 everywhere: candidates are right when they write that.
-  Define(
-      support::kReferenceGemm, "88888888884444",
+  Redefine(
+      support::kReferenceGemm,
       [](Dim3, absl::Span<void* const> params) {
         auto* out = Pointer<float>(params, 5);
         const int64_t count = Param<int64_t>(params, 6) * Param<int64_t>(params, 7);
@@ -113,8 +111,8 @@ void FakeDevice::DefineSupportKernels() {
         return absl::OkStatus();
       },
       quick);
-  Define(
-      support::kCompare, "88888844",
+  Redefine(
+      support::kCompare,
       [](Dim3 grid, absl::Span<void* const> params) {
         const auto* y = Pointer<const uint16_t>(params, 0);
         const auto* reference = Pointer<const float>(params, 1);
@@ -139,8 +137,8 @@ void FakeDevice::DefineSupportKernels() {
         return absl::OkStatus();
       },
       quick);
-  Define(
-      support::kCountUnequal, "8848",
+  Redefine(
+      support::kCountUnequal,
       [](Dim3, absl::Span<void* const> params) {
         const auto value = static_cast<uint8_t>(Param<uint32_t>(params, 2));
         CountBytes(
@@ -149,8 +147,8 @@ void FakeDevice::DefineSupportKernels() {
         return absl::OkStatus();
       },
       quick);
-  Define(
-      support::kCountDifferent, "8888",
+  Redefine(
+      support::kCountDifferent,
       [](Dim3, absl::Span<void* const> params) {
         const auto* b = Pointer<const uint8_t>(params, 1);
         CountBytes(
@@ -187,7 +185,7 @@ absl::StatusOr<std::unique_ptr<DeviceModule>> FakeDevice::Load(absl::string_view
   ++loads;
   std::vector<std::string> names;
   if (cubin == "support") {
-    names.assign(std::begin(support::kEntries), std::end(support::kEntries));
+    for (const support::Entry& entry : support::kEntries) names.push_back(entry.name);
   } else {
     names = absl::StrSplit(cubin, ' ');
   }

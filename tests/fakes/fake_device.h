@@ -27,6 +27,9 @@ class FakeDevice : public Device {
   void Define(const std::string& entry, std::string sizes, KernelFunction function,
               std::function<double()> us);
 
+  // Gives a defined entry another function and time.
+  void Redefine(const std::string& entry, KernelFunction function, std::function<double()> us);
+
   // Call number `call` from now (0 = the next) fails with `status`.
   void FailAt(int call, absl::Status status) {
     fail_at_ = calls_ + call;

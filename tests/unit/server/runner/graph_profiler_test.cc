@@ -352,8 +352,8 @@ TEST_F(GraphProfilerTest, FinalistsDoNotShareAWorkspace) {
 
 TEST_F(GraphProfilerTest, AMovingClockMakesFinalsLowConfidence) {
   double probe_us = 9;
-  device_->Define(
-      support::kClockProbe, "48", [](Dim3, absl::Span<void* const>) { return absl::OkStatus(); },
+  device_->Redefine(
+      support::kClockProbe, [](Dim3, absl::Span<void* const>) { return absl::OkStatus(); },
       [&probe_us] { return probe_us *= 1.01; });
   internal::FinalsRequest request;
   *request.add_candidates() = Named("good");
