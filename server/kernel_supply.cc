@@ -89,11 +89,15 @@ KernelSupply::Requested KernelSupply::RequestByKey(const Wanted& wanted,
                                                    const std::function<KernelSource()>& render,
                                                    int priority) {
   std::shared_ptr<Kernel> kernel;
+  std::shared_ptr<Kernel> existing;  // outlives the lock: destroying the last reference takes it
   absl::Status refused;
   {
     MutexLock lock(mu_);
     std::weak_ptr<Kernel>& entry = in_use_[wanted.key];
-    if (std::shared_ptr<Kernel> existing = entry.lock()) return {std::move(existing), false};
+    existing = entry.lock();
+    // A failure that is not the source's own is not handed on to those who ask later.
+    if (existing != nullptr && (!existing->ready() || existing->status().ok()))
+      return {std::move(existing), false};
     kernel = std::shared_ptr<Kernel>(new Kernel(*this, wanted.key));
     entry = kernel;
     const auto found = refused_.find(wanted.key);
@@ -156,7 +160,12 @@ void KernelSupply::StoreAndPublish(const std::weak_ptr<Kernel>& waiting, const W
     info.set_created_unix_ms(clock_.WallUnixMs());
     record.set_cubin(std::move(*reply->mutable_cubin()));
     record.set_ptx(std::move(*reply->mutable_ptx()));
-    // Stored also when nobody waits any more: the work is done.
+    if (info.spill_store_bytes() > 0 || info.spill_load_bytes() > 0) {
+      spdlog::info("kernel {} {} spills {} bytes per thread: it is never picked", wanted.config, wanted.arch,
+                   info.spill_store_bytes());
+    }
+    // Stored also when nobody waits any more (the work is done), and when it spills (to know that without
+    // compiling it again).
     status = store_.PutKernel(record);
     system_failure = !status.ok();
     record.clear_ptx();

@@ -83,6 +83,7 @@ v1::Pick MakePick(const PickJob& job, const CandidateState& winner, int64_t now_
   pick.set_candidates(job.plan.legal);
   pick.set_tuned_at_unix_ms(now_unix_ms);
   pick.set_source(v1::PICK_SOURCE_MODEL);
+  pick.set_confidence(v1::CONFIDENCE_LOW);
   int verified = 0;
   int timed = 0;
   int rejected = 0;

@@ -59,6 +59,8 @@ class Tuner::Request {
   // Streams results of jobs that are done. Fails with the first job's failure, or when nobody listens.
   absl::Status Collect() {
     if (stream_.Cancelled()) return absl::CancelledError("the client cancelled");
+    // Before looking at jobs: stopping ends them too.
+    if (tuner_.board_.stopped()) return absl::UnavailableError("the daemon is stopping; try again later");
     std::vector<Pending*> done;
     tuner_.board_.Read([&] {
       for (Pending& pending : pending_) {
@@ -73,7 +75,6 @@ class Tuner::Request {
       SendResult(pending->problem_index, pending->job->shared.result);
       tuner_.board_.Leave(pending->job);
     }
-    if (tuner_.board_.stopped()) return absl::UnavailableError("the daemon is stopping; try again later");
     SendProgress();
     return absl::OkStatus();
   }

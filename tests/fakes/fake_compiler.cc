@@ -65,6 +65,11 @@ void FakeCompiler::AwaitHeld(int count) {
   while (static_cast<int>(held_.size()) < count) changed_.Wait(mu_);
 }
 
+void FakeCompiler::AwaitNoneHeld() {
+  MutexLock lock(mu_);
+  while (!held_.empty()) changed_.Wait(mu_);
+}
+
 int FakeCompiler::compiles() const {
   MutexLock lock(mu_);
   return compiles_;

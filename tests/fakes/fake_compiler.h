@@ -33,6 +33,8 @@ class FakeCompiler : public Compiler {
   void ReleaseSome(int count);
   // Blocks until `count` compiles are held.
   void AwaitHeld(int count);
+  // Blocks until no compile is held: all were let go or withdrawn.
+  void AwaitNoneHeld();
 
   int compiles() const;   // answered
   int cancelled() const;  // withdrawn before their answer

@@ -306,6 +306,8 @@ TEST_F(TunerTest, LastClientsCancellationWithdrawsQueuedCompiles) {
   compiler_.AwaitHeld(3);
   stream.cancelled = true;
   EXPECT_TRUE(absl::IsCancelled(tune.get()));
+  compiler_.AwaitNoneHeld();
+  EXPECT_EQ(compiler_.compiles(), 0);
   compiler_.Release();
   // Nothing is left over that a later request would stumble over.
   Tune(request);
@@ -358,9 +360,13 @@ TEST_F(TunerTest, CancelledTuningKeepsTheTimingsItHas) {
   stream.cancelled = true;
   EXPECT_TRUE(absl::IsCancelled(tune.get()));
   gpu_.Release();
+  // The GPU thread takes this one after it has put the first away.
+  Tune(RequestFor({Int4Problem(5376, 4096)}, {64}));
+  const int screens = gpu_.screens();
   const RecordingStream& again = Tune(request);
   EXPECT_TRUE(again.results[0].has_pick());
-  EXPECT_THAT(gpu_.screens_by_name(), Each(Pair(_, 1)));
+  EXPECT_EQ(again.summary->timings(), gpu_.screens() - screens);
+  EXPECT_LT(again.summary->timings(), LegalCount(Int4Problem(5376, 4096), 16));
 }
 
 TEST_F(TunerTest, RetuneTimesEverythingAgainAndCompilesNothing) {

@@ -1,0 +1,113 @@
+#include "server/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace qgemm {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class ConfigTest : public ::testing::Test {
+ protected:
+  ConfigTest() {
+    std::string name = (std::filesystem::temp_directory_path() / "qgemm-config-XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+    file_ = folder_ + "/qgemmd.toml";
+  }
+  ~ConfigTest() override { std::filesystem::remove_all(folder_); }
+
+  absl::StatusOr<Config> Load(const std::string& text) {
+    std::ofstream(file_) << text;
+    return LoadConfigFile(file_, Config());
+  }
+  std::string ErrorOf(const std::string& text) {
+    const auto config = Load(text);
+    EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(config.status().message()), HasSubstr(file_));
+    return std::string(config.status().message());
+  }
+
+  std::string folder_;
+  std::string file_;
+};
+
+TEST_F(ConfigTest, DefaultsFollowTheEnvironment) {
+  const auto user = ResolveConfig(Config(), {{"HOME", "/home/alice"}, {"XDG_RUNTIME_DIR", "/run/user/1000"}});
+  ASSERT_TRUE(user.ok()) << user.status();
+  EXPECT_THAT(user->listen, ElementsAre("unix:/run/user/1000/qgemm.sock"));
+  EXPECT_EQ(user->data_dir, "/home/alice/.local/state/qgemm");
+  const auto service = ResolveConfig(Config(), {});
+  ASSERT_TRUE(service.ok()) << service.status();
+  EXPECT_THAT(service->listen, ElementsAre("unix:/run/qgemm/qgemm.sock"));
+  EXPECT_EQ(service->data_dir, "/var/lib/qgemm");
+}
+
+TEST_F(ConfigTest, FileSetsEveryKey) {
+  const auto config = Load(R"(
+    listen = ["unix:/tmp/a.sock", "127.0.0.1:7461"]
+    data_dir = "/data"
+    device = "none"
+    target = "a100"
+    arch = "sm_80"
+    workers = 7
+    log_format = "json"
+    log_level = "debug"
+    compile_binary = "/bin/compile"
+    time_binary = "/bin/time"
+    lock_dir = "/locks"
+  )");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_THAT(config->listen, ElementsAre("unix:/tmp/a.sock", "127.0.0.1:7461"));
+  EXPECT_EQ(config->data_dir, "/data");
+  EXPECT_EQ(config->device, "none");
+  EXPECT_EQ(config->target, "a100");
+  EXPECT_EQ(config->arch, "sm_80");
+  EXPECT_EQ(config->workers, 7);
+  EXPECT_EQ(config->log_format, "json");
+  EXPECT_EQ(config->log_level, "debug");
+  EXPECT_EQ(config->compile_binary, "/bin/compile");
+  EXPECT_EQ(config->time_binary, "/bin/time");
+  EXPECT_EQ(config->lock_dir, "/locks");
+}
+
+TEST_F(ConfigTest, PrintedConfigLoadsAsItself) {
+  Config config;
+  config.listen = {"unix:/tmp/a.sock"};
+  config.data_dir = "/data";
+  config.workers = 3;
+  const auto again = Load(PrintConfig(config));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(PrintConfig(*again), PrintConfig(config));
+}
+
+TEST_F(ConfigTest, NamesWhatIsWrongInTheFile) {
+  EXPECT_THAT(ErrorOf("data_dri = \"/x\""), HasSubstr("unknown key data_dri"));
+  EXPECT_THAT(ErrorOf("workers = \"many\""), HasSubstr("workers"));
+  EXPECT_THAT(ErrorOf("workers = -1"), HasSubstr("-1"));
+  EXPECT_THAT(ErrorOf("listen = [1]"), HasSubstr("listen"));
+  EXPECT_THAT(ErrorOf("data_dir = 5"), HasSubstr("data_dir"));
+  EXPECT_THAT(ErrorOf("\nlisten ="), HasSubstr("line 2"));
+  EXPECT_EQ(LoadConfigFile(folder_ + "/missing", Config()).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ConfigTest, RefusesValuesOutOfRange) {
+  const auto error_of = [](void (*change)(Config&)) {
+    Config config;
+    change(config);
+    return ResolveConfig(config, {}).status();
+  };
+  EXPECT_TRUE(absl::IsInvalidArgument(error_of([](Config& config) { config.device = "0"; })));
+  EXPECT_TRUE(absl::IsInvalidArgument(error_of([](Config& config) { config.target = "h900"; })));
+  EXPECT_TRUE(absl::IsInvalidArgument(error_of([](Config& config) { config.arch = "sm_70"; })));
+  EXPECT_TRUE(absl::IsInvalidArgument(error_of([](Config& config) { config.workers = -1; })));
+  EXPECT_TRUE(absl::IsInvalidArgument(error_of([](Config& config) { config.listen = {"0.0.0.0:1"}; })));
+}
+
+}  // namespace
+}  // namespace qgemm
