@@ -24,21 +24,11 @@ changed_sources() {
   git diff --name-only --diff-filter=d "$base" -- '*.cc'
 }
 
-# The Python clients of tests/system; where pip reaches no package index they skip themselves.
-install_python_clients() {
-  [ -x build/venv/bin/python ] && build/venv/bin/python -c 'import grpc, grpc_reflection' 2>/dev/null && return 0
-  step "Python: grpcio for the tests of tests/system"
-  { python3 -m venv build/venv &&
-    build/venv/bin/pip install --quiet --disable-pip-version-check -r tests/system/requirements.txt; } \
-    </dev/null >build/pip-tests.log 2>&1 || say "not installed, see build/pip-tests.log"
-}
-
-install_packages build lint pip
+install_packages build lint python
 find_cuda
 step "CUDA: $CUDA_HOME"
 python_environment build/venv -r tests/system/requirements.txt ||
   say "the Python clients' tests skip themselves: pip could not install tests/system/requirements.txt"
-install_python_clients
 
 step "asan: build the tests of ${sanitized_areas[*]}"
 configure asan
