@@ -139,7 +139,7 @@ extern "C" __global__ void qgemm_pack_zeros(const support::u8* zeros, support::u
 // Grid (ceil(n / 64), ceil(m / 64)), 256 threads: a block makes 64 x 64 outputs, a thread 4 x 4 of them, 16 apart. Each
 // step of 32 k lies within one group, so a row of W has one scale and zero point per step. Weights are exact in fp32; 32
 // products are summed in fp32 and the steps in fp64, so that the reference's own error is of the order of 1e-7.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 2)
     qgemm_reference_gemm(const support::u16* x, const support::u8* codes, const support::u16* scales,
                          const support::u8* zeros, const support::u16* bias, float* out, support::i64 m,
                          support::i64 n, support::i64 k, support::i64 ldx, int group_size, int act_type,
@@ -177,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(256)
     }
     __syncthreads();
     float part[4][4] = {};
-#pragma unroll 8
+#pragma unroll 4
     for (int kk = 0; kk < kStep; ++kk) {
       float xs[4], ws[4];
 #pragma unroll
