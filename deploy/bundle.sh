@@ -26,14 +26,12 @@ mkdir -p "$bundle/bin" "$bundle/lib"
 for program in "${programs[@]}"; do cp "build/release/bin/$program" "$bundle/bin/"; done
 # GPU tests and benches are whatever the build made from these two folders.
 for folder in tests/gpu tests/bench; do
-  [ -d "build/release/$folder" ] || continue
   while IFS= read -r name; do
     if [ -x "build/release/bin/$name" ]; then cp "build/release/bin/$name" "$bundle/bin/"; fi
   done < <(ninja -C build/release -t query "$folder/all" | sed -n 's/^ *bin\///p')
-  if [ -d "$folder" ]; then
-    while IFS= read -r script; do install -D -m 755 "$script" "$bundle/$script"; done < <(git ls-files "$folder/*.py")
-  fi
 done
+git ls-files -z 'tests/bench/*.py' 'tests/system/*.py' 'tests/system/requirements.txt' |
+  xargs -0 cp --parents -t "$bundle"
 install -D -m 644 -t "$bundle/models" deploy/models/*.json
 mkdir -p "$bundle/proto" && (cd proto && find qgemm/v1 -name '*.proto' -exec cp --parents {} "$root/$bundle/proto/" \;)
 
@@ -64,7 +62,7 @@ Runs in any folder on x86-64 Linux with glibc 2.36 or newer and CUDA 13: \`libnv
 | lib/ | their shared libraries, except the C and C++ run-time and CUDA |
 | models/ | configurations for \`qgemmctl tune --model\` |
 | proto/ | the API, for clients of other languages |
-| tests/ | test and bench scripts in Python |
+| tests/ | benches and clients in Python; tests/system/requirements.txt is what they need |
 TEXT
 
 size_mib=$(du -sm "$bundle" | cut -f 1)
