@@ -214,7 +214,7 @@ absl::StatusOr<internal::ScreenReply> GpuProcess::Screen(const GpuCandidate& can
     request.mutable_screen()->set_tolerance(tolerance);
     request.mutable_screen()->set_time_budget_ms(absl::ToDoubleMilliseconds(time_budget));
     std::optional<Loss> loss;
-    auto reply = Exchange(std::move(request), options_.run_deadline + ToChrono(time_budget), &loss);
+    auto reply = Exchange(std::move(request), options_.run_deadline + 2 * ToChrono(time_budget), &loss);
     if (reply.ok()) return std::move(*reply->mutable_screen());
     if (!loss) {
       // It may or may not have loaded the kernel: send it again next time.
@@ -244,7 +244,7 @@ absl::StatusOr<std::vector<internal::Timing>> GpuProcess::Finals(const std::vect
     request.mutable_finals()->set_time_budget_ms(absl::ToDoubleMilliseconds(time_budget));
     request.mutable_finals()->set_tie_band(tie_band);
     std::optional<Loss> loss;
-    auto reply = Exchange(std::move(request), options_.run_deadline + ToChrono(time_budget), &loss);
+    auto reply = Exchange(std::move(request), options_.run_deadline + 2 * ToChrono(time_budget), &loss);
     if (reply.ok()) {
       const auto& timings = reply->finals().timings();
       if (timings.size() != static_cast<int>(candidates.size())) {

@@ -24,7 +24,8 @@ struct GpuProcessOptions {
   std::vector<std::pair<std::string, std::string>> env;
   std::vector<int> cpus;  // the cores it may use; empty: all
 
-  // A request that takes longer is a hang: the process is killed. Timing budgets come on top.
+  // A request that takes longer is a hang: the process is killed. Timing budgets come on top,
+  // twice: a disturbed timing is repeated.
   Duration start_deadline = std::chrono::seconds(60);
   Duration prepare_deadline = std::chrono::seconds(60);
   Duration run_deadline = std::chrono::seconds(10);

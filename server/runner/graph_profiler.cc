@@ -123,12 +123,13 @@ absl::StatusOr<internal::Timing> GraphProfiler::TimeScreened(const Ready& ready,
   const Enqueue flush = [this] { return support_->Flush(); };
   ColdSamples samples;
   std::string disturbance;
-  // Once more when something disturbed the first try.
+  // Once more when something disturbed the first try, unless it is what disturbed the last candidate already.
   for (int attempt = 0; attempt < 2; ++attempt) {
     QGEMM_ASSIGN_OR_RETURN(samples, SampleCold(*device_, flush, Launcher(ready), budget_ms * 1e3));
     disturbance = monitor_->Check();
-    if (disturbance.empty()) break;
+    if (disturbance.empty() || disturbed_) break;
   }
+  disturbed_ = !disturbance.empty();
   return MakeTiming(samples.us, !samples.in_graph || !disturbance.empty());
 }
 

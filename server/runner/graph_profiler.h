@@ -60,6 +60,7 @@ class GraphProfiler : public Profiler {
 
   std::unique_ptr<SupportLibrary> support_;
   ProblemData data_;
+  bool disturbed_ = false;           // the last screening was, in spite of a second try
   std::list<LoadedModule> modules_;  // last used first, kRunnerModules at most
 };
 

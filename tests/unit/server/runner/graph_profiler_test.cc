@@ -307,8 +307,15 @@ TEST_F(GraphProfilerTest, ADisturbedScreeningIsRepeatedOnce) {
   monitor_->disturbed_checks = 1;
   EXPECT_FALSE(Screen(Named("good"))->timing().low_confidence());
   EXPECT_EQ(monitor_->checks, 2);
-  monitor_->disturbed_checks = 1000;
+}
+
+TEST_F(GraphProfilerTest, ALastingDisturbanceIsNotWaitedForAgainAndAgain) {
+  monitor_->disturbed_checks = 3;
   EXPECT_TRUE(Screen(Named("good"))->timing().low_confidence());
+  EXPECT_EQ(monitor_->checks, 2);
+  EXPECT_TRUE(Screen(Named("good"))->timing().low_confidence());
+  EXPECT_EQ(monitor_->checks, 3);
+  EXPECT_FALSE(Screen(Named("good"))->timing().low_confidence());
 }
 
 TEST_F(GraphProfilerTest, FinalsTimeEachFinalistInOrder) {
