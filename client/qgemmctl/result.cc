@@ -20,6 +20,19 @@ std::string Microseconds(double value) { return absl::StrFormat("%.2f", value); 
 
 std::string CountCell(int64_t count) { return count > 0 ? absl::StrCat(count) : ""; }
 
+// The value of a column that all results share, or "" when they differ.
+template <typename CellOf>
+std::string Shared(const std::vector<Result>& results, const CellOf& cell_of) {
+  std::string value = results.empty() ? "" : cell_of(results.front());
+  for (const Result& result : results) {
+    if (cell_of(result) != value) return "";
+  }
+  return value;
+}
+
+std::string FormatCell(const Result& result) { return SignatureWord(result.problem); }
+std::string TargetCell(const Result& result) { return result.pick.has_value() ? result.pick->target() : ""; }
+
 std::string SourceCell(const Result& result) {
   if (!result.pick.has_value()) return "-";
   return absl::StrCat(PickSourceWord(result.pick->source()), result.stale ? " (stale)" : "");
@@ -95,6 +108,9 @@ std::string ResultsTable(const std::vector<Result>& results) {
                {"reduction"},
                {"cached"},
                {"kernel"}});
+  // What all lines have in common stands above them once, so that a line fits a terminal.
+  const std::string format = Shared(results, FormatCell);
+  const std::string target = Shared(results, TargetCell);
   for (const Result& result : results) {
     std::vector<std::string> cells = {result.layers,
                                       result.variant,
@@ -102,12 +118,11 @@ std::string ResultsTable(const std::vector<Result>& results) {
                                       absl::StrCat(result.problem.n()),
                                       absl::StrCat(result.problem.k()),
                                       absl::StrCat(result.m_bucket),
-                                      SignatureWord(result.problem),
-                                      "",
+                                      format.empty() ? FormatCell(result) : "",
+                                      target.empty() ? TargetCell(result) : "",
                                       SourceCell(result)};
     if (result.pick.has_value()) {
       const v1::Pick& pick = *result.pick;
-      cells[7] = pick.target();
       cells.insert(
           cells.end(),
           {pick.has_time_us() ? Microseconds(pick.time_us()) : "-",
@@ -120,7 +135,9 @@ std::string ResultsTable(const std::vector<Result>& results) {
     }
     table.AddRow(std::move(cells));
   }
-  return table.ToString();
+  return absl::StrCat(format, format.empty() || target.empty() ? "" : ", ",
+                      target.empty() ? "" : absl::StrCat("target ", target),
+                      format.empty() && target.empty() ? "" : "\n", table.ToString());
 }
 
 std::string SignatureWord(const v1::Problem& problem) {

@@ -33,7 +33,7 @@ Result ResultFor(const RequestedProblem& requested, int m_bucket);
 // says why.
 nlohmann::ordered_json ResultToJson(const Result& result);
 
-// One line per result, for people.
+// One line per result, for people; format and target stand above them where all share them.
 std::string ResultsTable(const std::vector<Result>& results);
 
 // "5376x4096 int4-g128 bf16 M <= 16", for messages.

@@ -11,6 +11,7 @@ namespace {
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr const char* kKeys[] = {"layers",
                                  "n",
@@ -115,10 +116,21 @@ TEST(ResultJson, AFailureKeepsTheKeysAndAddsTheError) {
 TEST(ResultsTable, HasUnitsAndOneLinePerResult) {
   EXPECT_EQ(
       ResultsTable({MeasuredResult()}),
-      "layers  variant   count     N     K  M <=  format          target  source    time us  spread us  "
-      "predicted us  confidence  config                           split  reduction  cached  kernel\n"
-      "o_proj  separate     62  5376  4096    16  int4-g128 bf16  h200    MEASURED     9.31       0.12  "
-      "        8.50  high        mma_t2_r2_w4x2_s4_b2_slice_post      4  workspace  no      aaaaaaaaaaaa\n");
+      "int4-g128 bf16, target h200\n"
+      "layers  variant   count     N     K  M <=  source    time us  spread us  predicted us  confidence  "
+      "config                           split  reduction  cached  kernel\n"
+      "o_proj  separate     62  5376  4096    16  MEASURED     9.31       0.12          8.50  high        "
+      "mma_t2_r2_w4x2_s4_b2_slice_post      4  workspace  no      aaaaaaaaaaaa\n");
+}
+
+TEST(ResultsTable, FormatAndTargetAreColumnsWhereTheyDiffer) {
+  Result other = MeasuredResult();
+  other.problem.mutable_epilogue()->set_bias(true);
+  other.pick->set_target("a100");
+  const std::string table = ResultsTable({MeasuredResult(), other});
+  EXPECT_THAT(table,
+              StartsWith("layers  variant   count     N     K  M <=  format               target  source"));
+  EXPECT_THAT(table, HasSubstr("16  int4-g128 bf16 bias  a100    MEASURED"));
 }
 
 TEST(ResultsTable, AShapeOfTheCommandLineNeedsNoLayerColumns) {
