@@ -38,7 +38,6 @@ struct PickJob {
   TuningTarget target;
   std::string toolchain;
   std::string pick_key;
-  int priority = 0;
 
   // The planner's, then the runner's.
   Plan plan;

@@ -16,6 +16,7 @@ namespace qgemm {
 namespace {
 
 constexpr Duration kCancellationPoll = std::chrono::milliseconds(50);
+constexpr int kKernelPriority = 0;
 constexpr int kSupportPriority = 1;  // nothing can be timed without the support kernels
 
 absl::Status Prefixed(const absl::Status& status, absl::string_view prefix) {
@@ -353,8 +354,8 @@ absl::Status Tuner::PlanMeasured(PickJob& job) {
 void Tuner::RequestKernels(PickJob& job) {
   std::vector<KernelSupply::Requested> requested;
   const auto request = [&](const KernelConfig& config) {
-    requested.push_back(
-        supply_.Request(config, job.problem.signature, job.target.profile.arch, job.toolchain, job.priority));
+    requested.push_back(supply_.Request(config, job.problem.signature, job.target.profile.arch, job.toolchain,
+                                        kKernelPriority));
     return requested.back().kernel;
   };
   if (job.target.measured && job.support == nullptr) {

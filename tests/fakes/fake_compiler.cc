@@ -11,6 +11,10 @@ class FakeCompiler::Ticket : public CompileTicket {
   ~Ticket() override { Cancel(); }
   void Cancel() override {
     MutexLock lock(compiler_.mu_);
+    // As the contract says: after Cancel() the callback does not run, not even its tail.
+    while (job_->answered && !job_->done_returned && job_->answering != std::this_thread::get_id()) {
+      compiler_.changed_.Wait(compiler_.mu_);
+    }
     if (job_->answered || job_->cancelled) return;
     job_->cancelled = true;
     ++compiler_.cancelled_;
@@ -106,6 +110,7 @@ void FakeCompiler::Answer(const std::shared_ptr<Job>& job) {
     MutexLock lock(mu_);
     if (job->cancelled) return;
     job->answered = true;
+    job->answering = std::this_thread::get_id();
     ++compiles_;
     ++compiles_by_name_[job->task.source.name + " " + job->task.arch];
     behaviour = behaviour_;
@@ -113,6 +118,9 @@ void FakeCompiler::Answer(const std::shared_ptr<Job>& job) {
   }
   if (reply.ok() && behaviour) reply = behaviour(job->task);
   job->done(std::move(reply));
+  MutexLock lock(mu_);
+  job->done_returned = true;
+  changed_.NotifyAll();
 }
 
 absl::StatusOr<std::string> FakeCompiler::Toolchain() {

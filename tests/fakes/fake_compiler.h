@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "base/executor.h"
 #include "base/mutex.h"
@@ -53,7 +54,9 @@ class FakeCompiler : public Compiler {
     CompileTask task;
     Done done;
     bool cancelled = false;
-    bool answered = false;
+    bool answered = false;  // its callback runs or has run
+    bool done_returned = false;
+    std::thread::id answering;
   };
   class Ticket;
 
