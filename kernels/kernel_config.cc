@@ -11,6 +11,8 @@ absl::string_view FamilyName(Family family) {
   switch (family) {
     case Family::kMma:
       return "mma";
+    case Family::kWgmma:
+      return "wgmma";
   }
   return "invalid";
 }
@@ -49,8 +51,13 @@ bool ConsumeNumber(absl::string_view prefix, absl::string_view* text, int* value
 }
 
 bool ConsumeConfig(absl::string_view* text, KernelConfig* config) {
-  if (!absl::ConsumePrefix(text, "mma")) return false;
-  config->family = Family::kMma;
+  if (absl::ConsumePrefix(text, "mma")) {
+    config->family = Family::kMma;
+  } else if (absl::ConsumePrefix(text, "wgmma")) {
+    config->family = Family::kWgmma;
+  } else {
+    return false;
+  }
   if (!ConsumeNumber("_t", text, &config->token_tiles)) return false;
   if (!ConsumeNumber("_r", text, &config->row_tiles)) return false;
   if (!ConsumeNumber("_w", text, &config->warps_n)) return false;
@@ -100,6 +107,8 @@ absl::string_view ReductionName(Reduction reduction) {
       return "none";
     case Reduction::kWorkspace:
       return "workspace";
+    case Reduction::kCluster:
+      return "cluster";
   }
   return "invalid";
 }

@@ -9,16 +9,23 @@
 
 namespace qgemm {
 
-enum class Family { kMma };
-// Where a CTA keeps its activations: the whole slice of K resident in shared memory, or a part of every stage.
+enum class Family { kMma, kWgmma };
+// Where a CTA keeps its activations: the whole slice of K resident in shared memory, or a part of every
+// stage.
 enum class ActivationPath { kSlice, kStaged };
 // When the group scale is applied: to the weights before the MMA, or to each group's partial sum after it.
 enum class ScaleMode { kPre, kPost };
-enum class Reduction { kNone, kWorkspace };
+// How the slices of a split K are summed: nothing to sum; fp32 partials in a workspace, added by the last CTA
+// of a tile; or through the distributed shared memory of a cluster of the tile's CTAs (sm_90 and up).
+enum class Reduction { kNone, kWorkspace, kCluster };
+
+inline constexpr int kMaxClusterSplit = 8;  // CTAs of a portable cluster
 
 // One point of a kernel family's space. A plain value: comparable, printable, parseable.
-// A CTA computes tile_m = 8 * token_tiles rows of X times tile_n = 16 * row_tiles * warps_n rows of W over its slice
-// of K; warps_k warps share each tile and split the slice further (summed in fixed order at the end).
+// A CTA computes tile_m = 8 * token_tiles rows of X times tile_n rows of W over its slice of K. Family mma:
+// warps own row_tiles tiles of 16 rows, warps_n of them along N; family wgmma: warpgroups own row_tiles tiles
+// of 64 rows, and one more warp copies. warps_k warps (warpgroups) share each tile and split the slice
+// further, summed in fixed order.
 struct KernelConfig {
   Family family = Family::kMma;
   int token_tiles = 1;
@@ -31,8 +38,16 @@ struct KernelConfig {
   ScaleMode scale = ScaleMode::kPost;
 
   int tile_m() const { return 8 * token_tiles; }
-  int tile_n() const { return 16 * row_tiles * warps_n; }
-  int threads() const { return 32 * warps_n * warps_k; }
+  int tile_n() const { return (family == Family::kWgmma ? 64 : 16) * row_tiles * warps_n; }
+  // Threads that compute, and so run the epilogue.
+  int epilogue_threads() const { return (family == Family::kWgmma ? 128 : 32) * warps_n * warps_k; }
+  // Family wgmma: and the producer warp, a whole warpgroup where registers are moved from it to several
+  // consumers.
+  int threads() const {
+    if (family == Family::kMma) return epilogue_threads();
+    const bool moves_registers = warps_n * warps_k > 1 && row_tiles * tile_m() / 2 >= 96;
+    return epilogue_threads() + (moves_registers ? 128 : 32);
+  }
 
   friend auto operator<=>(const KernelConfig&, const KernelConfig&) = default;
 };
@@ -42,7 +57,7 @@ std::string ConfigName(const KernelConfig& config);
 // InvalidArgument for text that ConfigName does not print.
 [[nodiscard]] absl::StatusOr<KernelConfig> ParseConfig(absl::string_view text);
 
-absl::string_view ReductionName(Reduction reduction);  // "none", "workspace"
+absl::string_view ReductionName(Reduction reduction);  // "none", "workspace", "cluster"
 
 // A config with its run-time choices: what is timed and picked.
 struct Candidate {

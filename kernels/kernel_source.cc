@@ -4,12 +4,11 @@
 #include "absl/strings/string_view.h"
 #include "base/digest.h"
 #include "kernels/embedded_sources.h"
-#include "kernels/family/mma.h"
+#include "kernels/family/family.h"
 
 namespace qgemm {
 namespace {
 
-constexpr absl::string_view kMmaSources[] = {"common.cuh", "dequant.cuh", "epilogue.cuh", "mma.cuh"};
 constexpr absl::string_view kSupportSource = "support.cuh";
 
 std::vector<std::string> Options() { return {"--std=c++17", "--device-as-default-execution-space"}; }
@@ -17,11 +16,15 @@ std::vector<std::string> Options() { return {"--std=c++17", "--device-as-default
 }  // namespace
 
 KernelSource RenderKernelSource(const KernelConfig& config, const KernelSignature& signature) {
+  const KernelFamily& family = FamilyOf(config);
   KernelSource source;
   source.name = absl::StrCat(ConfigName(config), " ", SignatureName(signature));
-  source.entry = mma_family::kEntry;
-  source.text = absl::StrCat("namespace config {\n", mma_family::ConfigConstants(config, signature), "}\n");
-  for (const absl::string_view name : kMmaSources) absl::StrAppend(&source.text, EmbeddedSource(name));
+  source.entry = std::string(family.entry());
+  source.text = absl::StrCat("namespace config {\n", ConfigConstants(config, signature), "}\n");
+  const absl::Span<const absl::string_view> parts = family.device_sources();
+  for (const absl::string_view part : parts.first(parts.size() - 1))
+    absl::StrAppend(&source.text, EmbeddedSource(part));
+  absl::StrAppend(&source.text, family.GeneratedSource(config, signature), EmbeddedSource(parts.back()));
   source.options = Options();
   return source;
 }
@@ -34,9 +37,11 @@ KernelSource SupportKernelSource() {
   return source;
 }
 
-std::string DeviceSourceDigest(Family) {
+std::string DeviceSourceDigest(Family id) {
   std::string text;
-  for (const absl::string_view name : kMmaSources) absl::StrAppend(&text, name, "\n", EmbeddedSource(name));
+  for (const absl::string_view name : AllFamilies()[static_cast<int>(id)]->device_sources()) {
+    absl::StrAppend(&text, name, "\n", EmbeddedSource(name));
+  }
   return Sha256Hex(text);
 }
 

@@ -21,8 +21,9 @@ struct KernelSource {
 // A pure function of its arguments and of the embedded device sources.
 KernelSource RenderKernelSource(const KernelConfig& config, const KernelSignature& signature);
 
-// The GPU-side support kernels of verification and timing (canonical data, packing, reference GEMM, comparison,
-// guards, L2 flush): one translation unit with several extern "C" entries, listed in support_kernels.h.
+// The GPU-side support kernels of verification and timing (canonical data, packing, reference GEMM,
+// comparison, guards, L2 flush): one translation unit with several extern "C" entries, listed in
+// support_kernels.h.
 KernelSource SupportKernelSource();
 
 // SHA-256 (lower-case hex) over the device sources a family's kernels are made of: part of every kernel key.

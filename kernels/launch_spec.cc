@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/bucket.h"
-#include "kernels/family/mma.h"
+#include "kernels/family/family.h"
 #include "kernels/packing.h"
 
 namespace qgemm {
@@ -11,14 +11,17 @@ namespace {
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-KernelArgument Pointer(std::string name, PointerRole role, bool read, bool written) {
+}  // namespace
+
+KernelArgument PointerTo(std::string name, PointerRole role, bool read, bool written) {
   return {std::move(name), PointerArgument{role, read, written, 16}};
 }
-KernelArgument Int32(std::string name, int64_t value) {
+KernelArgument ConstantArgument(std::string name, int64_t value) {
   return {std::move(name), IntegerArgument{32, value}};
 }
-
-}  // namespace
+KernelArgument SymbolArgument(std::string name, int bits, Symbol symbol) {
+  return {std::move(name), IntegerArgument{bits, symbol}};
+}
 
 Dim3 LaunchSpec::Grid(int64_t m) const { return {CeilDiv(m, tile_m), grid_n, split_k}; }
 
@@ -33,39 +36,29 @@ int64_t LaunchSpec::WorkspaceBytes(int64_t m) const {
 LaunchSpec MakeLaunchSpec(const Candidate& candidate, const Problem& problem, int m_bucket) {
   const KernelConfig& config = candidate.config;
   const KernelSignature& signature = problem.signature;
-  const int64_t units = CeilDiv(problem.k, mma_family::UnitK(signature.format));
+  const KernelFamily& family = FamilyOf(config);
+  const int64_t units = CeilDiv(problem.k, UnitK(signature.format));
   const int split = candidate.split_k;
   const bool open_ended = m_bucket == BucketLadder().back();
 
   LaunchSpec spec;
   spec.layout_id = std::string(kLayoutId);
-  spec.entry = mma_family::kEntry;
+  spec.entry = std::string(family.entry());
   spec.tile_m = config.tile_m();
   spec.tile_n = config.tile_n();
   spec.grid_n = static_cast<int>(CeilDiv(problem.n, spec.tile_n));
   spec.split_k = split;
   spec.block_threads = config.threads();
-  spec.dynamic_smem_bytes = mma_family::DynamicSmemBytes(config, signature, CeilDiv(units, split),
-                                                         std::min(m_bucket, config.tile_m()));
+  spec.dynamic_smem_bytes = static_cast<int>(std::min<int64_t>(
+      family.DynamicSmemBytes(config, signature, CeilDiv(units, split), std::min(m_bucket, config.tile_m())),
+      INT32_MAX));
   spec.max_m = open_ended ? 0 : m_bucket;
+  spec.cluster_z = candidate.reduction == Reduction::kCluster ? split : 1;
   if (candidate.reduction == Reduction::kWorkspace) {
     spec.ticket_bytes_per_m_tile = int64_t{spec.grid_n} * 4;
     spec.partial_bytes_per_m_tile = int64_t{spec.grid_n} * split * spec.tile_m * spec.tile_n * 4;
   }
-  spec.arguments = {Pointer("x", PointerRole::kX, true, false),
-                    Pointer("weights", PointerRole::kWeights, true, false),
-                    Pointer("scales", PointerRole::kScales, true, false),
-                    Pointer("zeros", PointerRole::kZeros, true, false),
-                    Pointer("bias", PointerRole::kBias, true, false),
-                    Pointer("y", PointerRole::kY, false, true),
-                    Pointer("workspace", PointerRole::kWorkspace, true, true),
-                    {"m", IntegerArgument{32, Symbol::kM}},
-                    Int32("n", problem.n),
-                    Int32("k", problem.k),
-                    {"ldx", IntegerArgument{64, Symbol::kLdx}},
-                    {"ldy", IntegerArgument{64, Symbol::kLdy}},
-                    Int32("units_quotient", units / split),
-                    Int32("units_remainder", units % split)};
+  spec.arguments = family.Arguments(config, problem, units, split);
   return spec;
 }
 

@@ -28,17 +28,30 @@ struct IntegerArgument {
   int bits = 32;
   std::variant<int64_t, Symbol> value;
 };
+// A 128-byte CUtensorMap by value, 64-byte aligned, made by whoever launches for its own pointer: 2-D,
+// dimensions {K, M}, row pitch ldx elements, box {box_k, box_m}, 128-byte swizzle, zero fill, element type
+// that of the pointer.
+struct TensorMapArgument {
+  PointerRole role;
+  int box_m = 0;
+  int box_k = 0;
+  int swizzle_bytes = 128;
+};
 struct KernelArgument {
   std::string name;
-  std::variant<PointerArgument, IntegerArgument> kind;
+  std::variant<PointerArgument, IntegerArgument, TensorMapArgument> kind;
 };
+
+KernelArgument PointerTo(std::string name, PointerRole role, bool read, bool written);  // 16-byte aligned
+KernelArgument ConstantArgument(std::string name, int64_t value);                       // i32
+KernelArgument SymbolArgument(std::string name, int bits, Symbol symbol);
 
 struct Dim3 {
   int64_t x = 1, y = 1, z = 1;
 };
 
-// How to launch a candidate for a problem and any M its bucket serves; proto/qgemm/v1/types.proto has the same
-// message for clients. Grid (ceil(M / tile_m), grid_n, split_k), block (block_threads, 1, 1).
+// How to launch a candidate for a problem and any M its bucket serves; proto/qgemm/v1/types.proto has the
+// same message for clients. Grid (ceil(M / tile_m), grid_n, split_k), block (block_threads, 1, 1).
 struct LaunchSpec {
   int abi_version = kLaunchAbiVersion;
   std::string layout_id;
@@ -47,6 +60,7 @@ struct LaunchSpec {
   int tile_n = 16;
   int grid_n = 1;
   int split_k = 1;
+  int cluster_z = 1;  // above 1: clusters of (1, 1, cluster_z) CTAs
   int block_threads = 32;
   int dynamic_smem_bytes = 0;
   int64_t max_m = 0;  // 0: any
@@ -61,7 +75,8 @@ struct LaunchSpec {
   int64_t WorkspaceBytes(int64_t m) const;
 };
 
-// The spec of a legal candidate (IsLegal). `m_bucket` sizes shared memory: the spec serves every M its bucket does.
+// The spec of a legal candidate (IsLegal). `m_bucket` sizes shared memory: the spec serves every M its bucket
+// does.
 LaunchSpec MakeLaunchSpec(const Candidate& candidate, const Problem& problem, int m_bucket);
 
 }  // namespace qgemm

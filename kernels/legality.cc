@@ -5,26 +5,37 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/bucket.h"
-#include "kernels/family/mma.h"
+#include "kernels/family/family.h"
 #include "kernels/launch_spec.h"
 
 namespace qgemm {
 
 absl::Status IsLegal(const Candidate& candidate, const Problem& problem, int64_t m,
                      const DeviceProfile& device) {
-  QGEMM_RETURN_IF_ERROR(mma_family::SupportsDevice(device));
+  QGEMM_RETURN_IF_ERROR(FamilyOf(candidate.config).SupportsDevice(device));
   const KernelConfig& config = candidate.config;
-  const int64_t unit = mma_family::UnitK(problem.signature.format);
+  const int64_t unit = UnitK(problem.signature.format);
   const int64_t units = (problem.k + unit - 1) / unit;
   if (candidate.split_k < 1 || candidate.split_k > units) {
     return absl::FailedPreconditionError(absl::StrCat("split_k ", candidate.split_k,
                                                       " leaves empty slices: K ", problem.k, " has ", units,
                                                       " units of ", unit));
   }
-  if ((candidate.split_k > 1) != (candidate.reduction == Reduction::kWorkspace)) {
+  if ((candidate.split_k > 1) != (candidate.reduction != Reduction::kNone)) {
     return absl::FailedPreconditionError(absl::StrCat("reduction ",
                                                       std::string(ReductionName(candidate.reduction)),
                                                       " does not go with split_k ", candidate.split_k));
+  }
+  if (candidate.reduction == Reduction::kCluster) {
+    if (device.compute_major != 9 && device.compute_major != 10) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("reduction cluster needs compute capability 9.x or 10.x, ", device.name, " has ",
+                       device.compute_major, ".", device.compute_minor));
+    }
+    if (candidate.split_k > kMaxClusterSplit) {
+      return absl::FailedPreconditionError(absl::StrCat("split_k ", candidate.split_k, " exceeds the ",
+                                                        kMaxClusterSplit, " CTAs of a cluster"));
+    }
   }
   const LaunchSpec spec = MakeLaunchSpec(candidate, problem, BucketFor(m));
   // The epilogue keeps one word in static shared memory; 1 KiB per CTA is the system's.

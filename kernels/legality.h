@@ -10,8 +10,8 @@ namespace qgemm {
 
 inline constexpr int64_t kMaxWorkspaceBytes = 64 << 20;
 
-// The one predicate that decides whether a candidate can run a problem with `m` rows on a device: shared memory,
-// workspace, grid limits, non-empty slices, arch. OK, or FailedPrecondition with the reason.
+// The one predicate that decides whether a candidate can run a problem with `m` rows on a device: shared
+// memory, workspace, grid limits, non-empty slices, arch. OK, or FailedPrecondition with the reason.
 [[nodiscard]] absl::Status IsLegal(const Candidate& candidate, const Problem& problem, int64_t m,
                                    const DeviceProfile& device);
 

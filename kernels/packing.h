@@ -18,19 +18,19 @@ struct CanonicalWeights {
   int64_t n = 0;
   int64_t k = 0;
   WeightFormat format;
-  std::vector<uint8_t> codes;     // [n][k], one code per byte, below 2^bits
-  std::vector<uint16_t> scales;   // [n][k / group], bits of bf16 or fp16
-  std::vector<uint8_t> zeros;     // [n][k / group], codes; empty without zero points
+  std::vector<uint8_t> codes;    // [n][k], one code per byte, below 2^bits
+  std::vector<uint16_t> scales;  // [n][k / group], bits of bf16 or fp16
+  std::vector<uint8_t> zeros;    // [n][k / group], codes; empty without zero points
 };
 
 // Byte sizes of the packed planes of a problem; N and K are padded to multiples of 64.
 struct PackedSizes {
   int64_t padded_n = 0;
   int64_t padded_k = 0;
-  int64_t groups = 0;        // per row, of the padded K
+  int64_t groups = 0;  // per row, of the padded K
   int64_t weight_bytes = 0;
   int64_t scale_bytes = 0;
-  int64_t zero_bytes = 0;    // 0 without zero points
+  int64_t zero_bytes = 0;  // 0 without zero points
 };
 PackedSizes PackedSizesFor(int64_t n, int64_t k, const WeightFormat& format);
 
@@ -41,8 +41,8 @@ struct PackedWeights {
   std::vector<uint8_t> zeros;
 };
 
-// Packs to kLayoutId; padding has code = zero point and scale 0. InvalidArgument names the plane whose size or
-// value does not fit.
+// Packs to kLayoutId; padding has code = zero point and scale 0. InvalidArgument names the plane whose size
+// or value does not fit.
 [[nodiscard]] absl::StatusOr<PackedWeights> Pack(const CanonicalWeights& weights);
 // The inverse, for tests.
 [[nodiscard]] absl::StatusOr<CanonicalWeights> Unpack(const PackedWeights& packed, int64_t n, int64_t k,

@@ -34,8 +34,8 @@ struct Problem {
   friend bool operator==(const Problem&, const Problem&) = default;
 };
 
-// InvalidArgument naming field, value and what is allowed: n, k in 1 .. 2^31-1, k a multiple of the group size,
-// a format some family serves, scale and output type equal to the activation type.
+// InvalidArgument naming field, value and what is allowed: n, k in 1 .. 2^31-1, k a multiple of the group
+// size, a format some family serves, scale and output type equal to the activation type.
 [[nodiscard]] absl::Status ValidateSignature(const KernelSignature& signature);
 [[nodiscard]] absl::Status ValidateProblem(const Problem& problem);
 // InvalidArgument unless 1 <= m < 2^31.

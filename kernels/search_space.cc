@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/bucket.h"
-#include "kernels/family/mma.h"
+#include "kernels/family/family.h"
 #include "kernels/launch_spec.h"
 #include "kernels/legality.h"
 
@@ -29,7 +29,11 @@ int Occupancy(const LaunchSpec& spec, const DeviceProfile& device) {
 std::vector<KernelConfig> ConfigSpace(const KernelSignature& signature, int m_bucket,
                                       const DeviceProfile& device) {
   std::vector<KernelConfig> configs;
-  if (mma_family::SupportsDevice(device).ok()) configs = mma_family::Configs(signature, m_bucket);
+  for (const KernelFamily* family : AllFamilies()) {
+    if (!family->SupportsDevice(device).ok()) continue;
+    const std::vector<KernelConfig> more = family->Configs(signature, m_bucket);
+    configs.insert(configs.end(), more.begin(), more.end());
+  }
   SortUnique(configs);
   return configs;
 }
@@ -49,8 +53,10 @@ std::vector<Candidate> LegalCandidates(const Problem& problem, int m_bucket, con
   for (const KernelConfig& config : ConfigSpace(problem.signature, m_bucket, device)) {
     std::vector<Candidate> legal;
     for (const int split : kSplits) {
-      const Candidate candidate{config, split, split == 1 ? Reduction::kNone : Reduction::kWorkspace};
-      if (IsLegal(candidate, problem, m_bucket, device).ok()) legal.push_back(candidate);
+      for (const Reduction reduction : {Reduction::kNone, Reduction::kWorkspace, Reduction::kCluster}) {
+        const Candidate candidate{config, split, reduction};
+        if (IsLegal(candidate, problem, m_bucket, device).ok()) legal.push_back(candidate);
+      }
     }
     // With fewer CTAs than half the SMs most of the GPU idles; a split that needs a second wave loses to a
     // smaller one (winners of 27 measured cells stood between 0.6 and 2.0 CTAs per SM, never above one wave
@@ -62,7 +68,10 @@ std::vector<Candidate> LegalCandidates(const Problem& problem, int m_bucket, con
       const double waves = static_cast<double>(grid.x * grid.y * grid.z) /
                            (int64_t{device.sm_count} * Occupancy(spec, device));
       const double sms = static_cast<double>(grid.x * grid.y * grid.z) / device.sm_count;
-      if (sms >= 0.5 && (candidate.split_k == 1 || waves <= 2)) useful.push_back(candidate);
+      if (sms >= 0.5 && waves <= (candidate.reduction == Reduction::kCluster ? 1
+                                  : candidate.split_k > 1                    ? 2
+                                                                             : 1e9))
+        useful.push_back(candidate);
     }
     if (useful.empty() && !legal.empty()) useful.push_back(legal.back());
     candidates.insert(candidates.end(), useful.begin(), useful.end());

@@ -10,14 +10,15 @@
 namespace qgemm {
 
 // Every config of the space for a bucket, in config order; depends on the shape in nothing.
-std::vector<KernelConfig> ConfigSpace(const KernelSignature& signature, int m_bucket, const DeviceProfile& device);
+std::vector<KernelConfig> ConfigSpace(const KernelSignature& signature, int m_bucket,
+                                      const DeviceProfile& device);
 
 // Every config of the space for any bucket of the ladder, in config order, without repeats.
 std::vector<KernelConfig> WholeConfigSpace(const KernelSignature& signature, const DeviceProfile& device);
 
-// Every legal candidate (config x split x reduction) for a problem and bucket, in candidate order; at least 60 for
-// every problem that can be split that often. Splits that leave most of the GPU idle or oversubscribe it several
-// times over are not listed.
+// Every legal candidate (config x split x reduction) for a problem and bucket, in candidate order; at least
+// 60 for every problem that can be split that often. Splits that leave most of the GPU idle or oversubscribe
+// it several times over are not listed.
 std::vector<Candidate> LegalCandidates(const Problem& problem, int m_bucket, const DeviceProfile& device);
 
 }  // namespace qgemm

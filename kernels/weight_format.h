@@ -21,8 +21,8 @@ absl::string_view ZeroPointName(ZeroPoint zero);
 [[nodiscard]] absl::StatusOr<ZeroPoint> ParseZeroPoint(absl::string_view field, absl::string_view text);
 inline int ScalarBytes(ScalarType) { return 2; }
 
-// How weights are quantized: w = (q - z) * s with q in [0, 2^bits); z = 2^(bits-1) without a zero point, else one
-// code per group and row. Groups of `group_size` weights run along K.
+// How weights are quantized: w = (q - z) * s with q in [0, 2^bits); z = 2^(bits-1) without a zero point, else
+// one code per group and row. Groups of `group_size` weights run along K.
 struct WeightFormat {
   int bits = 4;
   int group_size = 128;

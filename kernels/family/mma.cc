@@ -1,11 +1,10 @@
-#include "kernels/family/mma.h"
-
 #include <algorithm>
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/family/family.h"
 
-namespace qgemm::mma_family {
+namespace qgemm {
 namespace {
 
 // Whether a config compiles without spills at the register cap of its thread count: accumulators, live weight
@@ -18,6 +17,8 @@ bool FitsRegisters(const KernelConfig& c) {
   const bool post = c.scale == ScaleMode::kPost;
   const int fragments = post ? 16 * c.row_tiles + 12 : 4 * c.row_tiles + 8;
   const int allowance = post ? 60 : 72;
+  // 128 accumulators leave room for the addresses of 8 token tiles, not of 16 (sm_80 and sm_89 spill).
+  if (accumulators >= 128 && c.token_tiles > 8) return false;
   return accumulators + fragments + allowance <= cap;
 }
 
@@ -116,91 +117,83 @@ void AddPrefill(std::vector<KernelConfig>& out, int token_tiles) {
   }
 }
 
-int64_t Align(int64_t bytes, int64_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
+constexpr absl::string_view kSources[] = {"common.cuh", "dequant.cuh", "epilogue.cuh", "mma.cuh"};
 
-int GroupsPerStage(const KernelConfig& config, const WeightFormat& format) {
-  return std::max(1, config.blocks_per_stage * 64 / format.group_size);
-}
+// device/mma.cuh: mma.sync.m16n8k16, sm_80 and up.
+class Mma final : public KernelFamily {
+ public:
+  Family id() const override { return Family::kMma; }
+  absl::string_view entry() const override { return "qgemm_mma"; }
+  absl::Span<const absl::string_view> device_sources() const override { return kSources; }
 
-// Codes, scales and zero points of one stage of one warp.
-int SlotBytes(const KernelConfig& config, const WeightFormat& format) {
-  const int groups = config.row_tiles * GroupsPerStage(config, format);
-  return config.row_tiles * config.blocks_per_stage * 512 + groups * 32 +
-         (format.zero_point == ZeroPoint::kInteger ? groups * 16 : 0);
-}
-
-}  // namespace
-
-int UnitK(const WeightFormat& format) { return std::max(64, format.group_size); }
-
-int DynamicSmemBytes(const KernelConfig& config, const KernelSignature& signature, int64_t slice_units,
-                     int rows) {
-  const int64_t warps = config.warps_n * config.warps_k;
-  const int64_t ring = warps * config.stages * SlotBytes(config, signature.format);
-  const int64_t activations =
-      config.activations == ActivationPath::kSlice
-          ? rows * (slice_units * UnitK(signature.format) * 2 + 16)
-          : int64_t{config.warps_k} * config.stages * config.tile_m() * (config.blocks_per_stage * 128 + 16);
-  const int64_t epilogue = int64_t{config.warps_k} * config.tile_m() * (config.tile_n() + 4) * 4;
-  return static_cast<int>(std::min<int64_t>(Align(std::max(ring + activations, epilogue), 128), INT32_MAX));
-}
-
-int BytesInFlight(const KernelConfig& config, const KernelSignature& signature) {
-  return config.warps_n * config.warps_k * (config.stages - 1) * SlotBytes(config, signature.format);
-}
-
-std::vector<KernelConfig> Configs(const KernelSignature& signature, int m_bucket) {
-  std::vector<KernelConfig> out;
-  const int tokens = (m_bucket + 7) / 8;
-  if (tokens <= 2) {
-    AddDecode(out, tokens);
-  } else if (tokens <= 4) {
-    AddMiddle(out, tokens);
-  } else if (tokens <= 8) {
-    AddPrefill(out, tokens);
-    AddPrefill(out, tokens / 2);
-  } else if (tokens <= 16) {
-    AddPrefill(out, tokens);
-    AddPrefill(out, tokens / 2);
-  } else {
-    for (const int tiles : {4, 8, 16}) AddPrefill(out, tiles);
-  }
-  return out;
-}
-
-std::string ConfigConstants(const KernelConfig& config, const KernelSignature& signature) {
-  std::string text;
-  auto constant = [&text](absl::string_view type, absl::string_view name, int value) {
-    absl::StrAppend(&text, "constexpr ", type, " ", name, " = ", value, ";\n");
-  };
-  constant("int", "kTokenTiles", config.token_tiles);
-  constant("int", "kRowTiles", config.row_tiles);
-  constant("int", "kWarpsN", config.warps_n);
-  constant("int", "kWarpsK", config.warps_k);
-  constant("int", "kStages", config.stages);
-  constant("int", "kBlocks", config.blocks_per_stage);
-  constant("int", "kTileM", config.tile_m());
-  constant("int", "kTileN", config.tile_n());
-  constant("int", "kThreads", config.threads());
-  constant("int", "kGroupSize", signature.format.group_size);
-  constant("bool", "kIntegerZeros", signature.format.zero_point == ZeroPoint::kInteger);
-  constant("bool", "kActIsBf16", signature.act == ScalarType::kBf16);
-  constant("bool", "kSliceActivations", config.activations == ActivationPath::kSlice);
-  constant("bool", "kPostScale", config.scale == ScaleMode::kPost);
-  constant("bool", "kBias", signature.epilogue.bias);
-  // An unrolled mma.sync costs NVRTC about 1.35 ms: blocks of large tiles stay a loop.
-  constant("bool", "kUnrollBlocks",
-           4 * config.row_tiles * config.token_tiles * config.blocks_per_stage <= 64);
-  return text;
-}
-
-absl::Status SupportsDevice(const DeviceProfile& device) {
-  if (device.compute_major < 8) {
+  absl::Status SupportsDevice(const DeviceProfile& device) const override {
+    if (device.compute_major >= 8) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("family mma needs compute capability 8.0 or newer, ",
                                                       device.name, " has ", device.compute_major, ".",
                                                       device.compute_minor));
   }
-  return absl::OkStatus();
+
+  std::vector<KernelConfig> Configs(const KernelSignature& signature, int m_bucket) const override {
+    std::vector<KernelConfig> out;
+    const int tokens = (m_bucket + 7) / 8;
+    if (tokens <= 2) {
+      AddDecode(out, tokens);
+    } else if (tokens <= 4) {
+      AddMiddle(out, tokens);
+    } else if (tokens <= 16) {
+      AddPrefill(out, tokens);
+      AddPrefill(out, tokens / 2);
+    } else {
+      for (const int tiles : {4, 8, 16}) AddPrefill(out, tiles);
+    }
+    return out;
+  }
+
+  int64_t DynamicSmemBytes(const KernelConfig& config, const KernelSignature& signature, int64_t slice_units,
+                           int rows) const override {
+    const int64_t ring = int64_t{config.stages} * StageBytes(config, signature.format);
+    const int64_t activations = config.activations == ActivationPath::kSlice
+                                    ? rows * (slice_units * UnitK(signature.format) * 2 + 16)
+                                    : int64_t{config.warps_k} * config.stages * config.tile_m() *
+                                          (config.blocks_per_stage * 128 + 16);
+    const int64_t epilogue = int64_t{config.warps_k} * config.tile_m() * (config.tile_n() + 4) * 4;
+    return (std::max(ring + activations, epilogue) + 127) / 128 * 128;
+  }
+
+  int BytesInFlight(const KernelConfig& config, const KernelSignature& signature) const override {
+    return (config.stages - 1) * StageBytes(config, signature.format);
+  }
+
+  std::vector<KernelArgument> Arguments(const KernelConfig& config, const Problem& problem, int64_t units,
+                                        int split_k) const override {
+    return {PointerTo("x", PointerRole::kX, true, false),
+            PointerTo("weights", PointerRole::kWeights, true, false),
+            PointerTo("scales", PointerRole::kScales, true, false),
+            PointerTo("zeros", PointerRole::kZeros, true, false),
+            PointerTo("bias", PointerRole::kBias, true, false),
+            PointerTo("y", PointerRole::kY, false, true),
+            PointerTo("workspace", PointerRole::kWorkspace, true, true),
+            SymbolArgument("m", 32, Symbol::kM),
+            ConstantArgument("n", problem.n),
+            ConstantArgument("k", problem.k),
+            SymbolArgument("ldx", 64, Symbol::kLdx),
+            SymbolArgument("ldy", 64, Symbol::kLdy),
+            ConstantArgument("units_quotient", units / split_k),
+            ConstantArgument("units_remainder", units % split_k)};
+  }
+
+ private:
+  static int StageBytes(const KernelConfig& config, const WeightFormat& format) {
+    return config.warps_n * config.warps_k * config.row_tiles *
+           FragmentStageBytes(format, config.blocks_per_stage);
+  }
+};
+
+}  // namespace
+
+const KernelFamily& MmaFamily() {
+  static const Mma family;
+  return family;
 }
 
-}  // namespace qgemm::mma_family
+}  // namespace qgemm

@@ -1,0 +1,260 @@
+// Family `wgmma` (sm_90a): Y^T = W X^T with wgmma.m64nNk16. Weights are dequantized into registers and are the A operand
+// (64 rows of N a warpgroup), activations are the B operand, read by the tensor cores from shared memory.
+//
+// Partition
+//   grid (M tiles, N tiles, S)             CTA: kTileM rows of X  x  kTileN = 64 * kRowTiles * kGroupsN rows of W  x  a slice
+//   kGroupsN x kGroupsK consumer warpgroups, K groups take the stages in turn; warp w of a warpgroup owns rows
+//                                          16 w .. 16 w + 15 of each 64-row tile: one fragment block, as in family mma
+//   one producer warp                      activations by the tensor copy engine (128-byte swizzle), codes, scales and zero
+//                                          points by 1-D bulk copies; a ring of stages with full and empty barriers, no CTA
+//                                          barrier inside the loop
+//
+// Shared memory (1024-byte aligned for the swizzle)
+//   ring [kStages] { activations [kBlocks][kTileM][128 B] | codes [kTileN / 16][kBlocks][512 B]
+//                    | scales [kTileN / 16][kGroups][32 B] | zeros [kTileN / 16][kGroups][16 B] }, each a multiple of 1024 B
+//   barriers full[kStages], empty[kStages]
+//   epilogue: red [kGroupsK][kTileM][kTileN + 4] fp32 over the ring
+//
+// A stage is kBlocks blocks of 64 k. The last stage of a slice may hold fewer: its missing blocks' activations are read
+// from beyond K (the copy engine writes zeros) and their scales are taken as 0, so that the loop has no branch: a wgmma
+// under a branch makes ptxas serialise all of them (warnings C7512 to C7515). For the same reason accumulators are never
+// zeroed by code: the first wgmma overwrites them.
+//
+// A batch is the four k16 steps of one 64 x 64 block of weights. While it runs the next block is dequantized into other
+// registers; one batch stays in flight.
+//
+// Sources: PTX ISA, asynchronous warpgroup MMA, matrix descriptors and cp.async.bulk.tensor; swapped operands as in Machete.
+
+struct alignas(64) TensorMap {  // CUtensorMap
+  u8 bytes[128];
+};
+
+struct Problem {
+  const u8* weights;
+  const u8* scales;
+  const u8* zeros;
+  int m, n, k;
+  int units_quotient, units_remainder;
+};
+
+namespace wgmma_family {
+
+using namespace config;
+
+constexpr int kGroupsN = kWarpsN;  // warpgroups along N
+constexpr int kGroupsK = kWarpsK;  // warpgroups along K
+constexpr int kScaleGroups = max_of(1, kBlocks * 64 / kGroupSize);
+constexpr int kGroupsPerBlock = max_of(1, 64 / kGroupSize);
+constexpr int kBlocksPerUnit = max_of(1, kGroupSize / 64);
+constexpr int kRowBlocks = kTileN / 16;
+constexpr int kActivationBytes = kBlocks * kTileM * 128;
+constexpr int kCodeBytes = kRowBlocks * kBlocks * 512;
+constexpr int kScaleBytes = kRowBlocks * kScaleGroups * 32;
+constexpr int kZeroBytes = kIntegerZeros ? kRowBlocks * kScaleGroups * 16 : 0;
+constexpr int kSlotBytes = (kActivationBytes + kCodeBytes + kScaleBytes + kZeroBytes + 1023) / 1024 * 1024;
+constexpr int kConsumers = config::kEpilogueThreads;
+// Large tiles take registers from the producer's warpgroup, three of whose warps do nothing.
+constexpr bool kMoveRegisters = kThreads - kConsumers == 128;
+constexpr int kProducerRegisters = kConsumers == 256 ? 24 : 32;
+constexpr int kConsumerRegisters = kConsumers == 256 ? 240 : 160;
+
+QG_DEVICE void barrier_init(u32 barrier, u32 count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+QG_DEVICE void barrier_expect(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+QG_DEVICE void barrier_arrive(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+QG_DEVICE void barrier_wait(u32 barrier, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred p;\nWAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra WAIT;\nDONE:\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+QG_DEVICE void bulk_copy(u32 dst, const void* src, u32 bytes, u32 barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst), "l"(src),
+               "r"(bytes), "r"(barrier)
+               : "memory");
+}
+QG_DEVICE void tensor_copy(u32 dst, const TensorMap* map, int k, int row, u32 barrier) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+                   dst),
+               "l"(map), "r"(k), "r"(row), "r"(barrier)
+               : "memory");
+}
+QG_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+QG_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int kPending>
+QG_DEVICE void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+// K-major B in 128-byte swizzled rows: 8 rows are 1024 B apart (PTX ISA, matrix descriptor format).
+QG_DEVICE u64 descriptor(u32 address) {
+  return static_cast<u64>((address & 0x3ffff) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+}
+
+struct Slice {
+  int first_block, end_block, stages;
+};
+
+// The producer warp: fills stage after stage as the consumers free them.
+QG_DEVICE void produce(const Problem& p, const TensorMap* map, const Slice& slice, u32 ring, u32 full, u32 empty, int lane) {
+  const int blocks_k = (p.k + 63) / 64;
+  const int groups = blocks_k * 64 / kGroupSize;
+  const int last_row_block = (p.n + 63) / 64 * 4 - 1;
+  const i64 row_block = min_of(blockIdx.y * kRowBlocks + lane, last_row_block);
+  const u8* codes = p.weights + row_block * blocks_k * 512;
+  const u8* scales = p.scales + row_block * groups * 32;
+  const u8* zeros = p.zeros + row_block * groups * 16;
+  const int first_row = blockIdx.x * kTileM;
+  int slot = 0;
+  u32 parity = 1;
+#pragma unroll 1
+  for (int s = 0; s < slice.stages; ++s) {
+    if (s >= kStages) barrier_wait(empty + slot * 8, parity);
+    const u32 base = ring + slot * kSlotBytes, barrier = full + slot * 8;
+    const int block = slice.first_block + s * kBlocks;
+    const int blocks = min_of(kBlocks, slice.end_block - block);
+    const int group = block * 64 / kGroupSize;
+    const int stage_groups = min_of(kScaleGroups, groups - group);
+    if (lane == 0) {
+      barrier_expect(barrier, kActivationBytes + kRowBlocks * (blocks * 512 + stage_groups * (kIntegerZeros ? 48 : 32)));
+#pragma unroll
+      for (int j = 0; j < kBlocks; ++j) {
+        const int k = j < blocks ? (block + j) * 64 : blocks_k * 64;  // beyond K: zeros
+        tensor_copy(base + j * kTileM * 128, map, k, first_row, barrier);
+      }
+    }
+    __syncwarp();
+    if (lane < kRowBlocks) {
+      bulk_copy(base + kActivationBytes + lane * kBlocks * 512, codes + static_cast<i64>(block) * 512, blocks * 512, barrier);
+      bulk_copy(base + kActivationBytes + kCodeBytes + lane * kScaleGroups * 32, scales + static_cast<i64>(group) * 32,
+                stage_groups * 32, barrier);
+      if constexpr (kIntegerZeros) {
+        bulk_copy(base + kActivationBytes + kCodeBytes + kScaleBytes + lane * kScaleGroups * 16,
+                  zeros + static_cast<i64>(group) * 16, stage_groups * 16, barrier);
+      }
+    }
+    if (++slot == kStages) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+}
+
+// Codes of one fragment and block, dequantized and scaled: the A registers of four k16 steps.
+QG_DEVICE void load_block(u32 (&a)[4][4], const u8* stage, int row_block, int j, int lane, bool valid) {
+  const Vec4 q = *reinterpret_cast<const Vec4*>(stage + kActivationBytes + (row_block * kBlocks + j) * 512 + lane * 16);
+  const u32 words[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+  for (int g = 0; g < kGroupsPerBlock; ++g) {
+    const int group = kGroupSize >= 64 ? j * 64 / kGroupSize : j * kGroupsPerBlock + g;
+    const int i = (row_block * kScaleGroups + group) * 8 + lane / 4;
+    u32 pair = reinterpret_cast<const u32*>(stage + kActivationBytes + kCodeBytes)[i];
+    pair = valid ? pair : 0;
+    const u32 zeros =
+        kIntegerZeros ? reinterpret_cast<const u16*>(stage + kActivationBytes + kCodeBytes + kScaleBytes)[i] : 0x0808u;
+    const dequant::Offsets offsets = dequant::make_offsets(zeros & 0xffu, zeros >> 8);
+    const u32 s[2] = {__byte_perm(pair, 0, 0x1010), __byte_perm(pair, 0, 0x3232)};
+#pragma unroll
+    for (int w = g * 4 / kGroupsPerBlock; w < (g + 1) * 4 / kGroupsPerBlock; ++w) {
+      dequant::word(words[w], offsets, a[w]);
+#pragma unroll
+      for (int r = 0; r < 4; ++r) a[w][r] = act::mul_pair(a[w][r], s[r & 1]);
+    }
+  }
+}
+
+QG_DEVICE void run(const Problem& p, const TensorMap* map, const Output& out) {
+  extern __shared__ __align__(1024) u8 shared[];
+  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const u32 ring = shared_address(shared);
+  const u32 full = ring + kStages * kSlotBytes, empty = full + kStages * 8;
+  if (tid == 0) {
+#pragma unroll 1
+    for (int s = 0; s < kStages; ++s) {
+      barrier_init(full + s * 8, 1);
+      barrier_init(empty + s * 8, 4 * kGroupsN);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+
+  Slice slice;
+  const int z = blockIdx.z;
+  const int units = p.units_quotient + (z < p.units_remainder ? 1 : 0);
+  slice.first_block = (z * p.units_quotient + min_of(z, p.units_remainder)) * kBlocksPerUnit;
+  slice.end_block = min_of(slice.first_block + units * kBlocksPerUnit, (p.k + 63) / 64);
+  slice.stages = (slice.end_block - slice.first_block + kBlocks - 1) / kBlocks;
+  const int first_row = blockIdx.x * kTileM;
+  const int rows = min_of(p.m - first_row, kTileM);
+  float* red = reinterpret_cast<float*>(shared);
+
+  if (warp >= kConsumers / 32) {
+    if constexpr (kMoveRegisters) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
+    if (warp == kConsumers / 32) produce(p, map, slice, ring, full, empty, lane);
+  } else {
+    if constexpr (kMoveRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
+    const int group_n = (warp >> 2) % kGroupsN, group_k = (warp >> 2) / kGroupsN;
+    const int fragment = warp & 3;
+    float acc[kRowTiles][kTileM / 2];
+    int slot = group_k, previous = 0;
+    u32 parity = 0;
+#pragma unroll 1
+    for (int s = group_k; s < slice.stages; s += kGroupsK) {
+      barrier_wait(full + slot * 8, parity);
+      const u8* stage = shared + slot * kSlotBytes;
+      const int block = slice.first_block + s * kBlocks;
+#pragma unroll
+      for (int j = 0; j < kBlocks; ++j) {
+#pragma unroll
+        for (int r = 0; r < kRowTiles; ++r) {
+          u32 a[4][4];
+          load_block(a, stage, (group_n * kRowTiles + r) * 4 + fragment, j, lane, block + j < slice.end_block);
+          const u64 b = descriptor(ring + slot * kSlotBytes + j * kTileM * 128);
+          wgmma_fence();
+#pragma unroll
+          for (int w = 0; w < 4; ++w) wgmma_issue(acc[r], a[w], b + w * 2, s != group_k || (j | w) != 0);
+          wgmma_commit();
+          wgmma_wait<1>();
+          // All batches of the stage before are done.
+          if (j == 0 && r == 0 && s != group_k && lane == 0) barrier_arrive(empty + previous * 8);
+        }
+      }
+      previous = slot;
+      slot += kGroupsK;
+      if (slot >= kStages) {
+        slot -= kStages;
+        parity ^= 1;
+      }
+    }
+    wgmma_wait<0>();
+    epilogue::barrier();  // nobody reads the ring any more, and every copy into it was waited for
+    const bool idle = group_k >= slice.stages;  // this K group had no stage
+    const int g = lane / 4, t2 = lane % 4 * 2;
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+      for (int t = 0; t < kTileM / 8; ++t) {
+        float* o = red + (group_k * kTileM + t * 8 + t2) * epilogue::kRow + ((group_n * kRowTiles + r) * 4 + fragment) * 16 + g;
+        const float* c = acc[r] + t * 4;
+        o[0] = idle ? 0.f : c[0];
+        o[epilogue::kRow] = idle ? 0.f : c[1];
+        o[8] = idle ? 0.f : c[2];
+        o[epilogue::kRow + 8] = idle ? 0.f : c[3];
+      }
+    }
+    epilogue::run(red, out, rows, first_row, blockIdx.y * kTileN);
+  }
+}
+
+}  // namespace wgmma_family
+
+extern "C" __global__ void __launch_bounds__(config::kThreads, 1)
+    qgemm_wgmma(const __grid_constant__ TensorMap x, const u8* weights, const u8* scales, const u8* zeros, const void* bias, void* y,
+                void* workspace, int m, int n, int k, i64 ldy, int units_quotient, int units_remainder) {
+  wgmma_family::run(Problem{weights, scales, zeros, m, n, k, units_quotient, units_remainder}, &x,
+                    Output{y, bias, workspace, m, n, ldy});
+}

@@ -1,0 +1,67 @@
+#ifndef QGEMM_KERNELS_FAMILY_FAMILY_H_
+#define QGEMM_KERNELS_FAMILY_FAMILY_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "kernels/device_profile.h"
+#include "kernels/kernel_config.h"
+#include "kernels/launch_spec.h"
+#include "kernels/problem.h"
+
+namespace qgemm {
+
+// Everything the rest of kernels/ asks of a kernel family. A new family is one subclass here, one .cuh in
+// device/ and one line in AllFamilies().
+class KernelFamily {
+ public:
+  virtual ~KernelFamily() = default;
+
+  virtual Family id() const = 0;
+  // The kernel's extern "C" symbol, the same for all configs.
+  virtual absl::string_view entry() const = 0;
+  // Names of the embedded device sources (kernels/device), in the order they are compiled in.
+  virtual absl::Span<const absl::string_view> device_sources() const = 0;
+  // Source text that depends on the config beyond the constants of namespace config; goes before the last
+  // device source.
+  virtual std::string GeneratedSource(const KernelConfig& config, const KernelSignature& signature) const {
+    return "";
+  }
+
+  // FailedPrecondition when the device cannot run the family at all.
+  [[nodiscard]] virtual absl::Status SupportsDevice(const DeviceProfile& device) const = 0;
+  // All configs worth trying for a bucket, unsorted; independent of any shape.
+  virtual std::vector<KernelConfig> Configs(const KernelSignature& signature, int m_bucket) const = 0;
+  // Bytes of dynamic shared memory for slices of at most `slice_units` units (UnitK) and `rows` rows of X per
+  // CTA.
+  virtual int64_t DynamicSmemBytes(const KernelConfig& config, const KernelSignature& signature,
+                                   int64_t slice_units, int rows) const = 0;
+  // Weight bytes a CTA keeps in flight: what hides memory latency.
+  virtual int BytesInFlight(const KernelConfig& config, const KernelSignature& signature) const = 0;
+  // The kernel's parameters, in order; `units` units of K in `split_k` slices.
+  virtual std::vector<KernelArgument> Arguments(const KernelConfig& config, const Problem& problem,
+                                                int64_t units, int split_k) const = 0;
+};
+
+// In the order of enum Family.
+absl::Span<const KernelFamily* const> AllFamilies();
+const KernelFamily& FamilyOf(const KernelConfig& config);
+
+// K in units: a slice of a split is a whole number of them. max(64, group) weights, for every family.
+int UnitK(const WeightFormat& format);
+
+// Bytes of codes, scales and zero points of one 16-row fragment in a stage of `blocks` blocks.
+int FragmentStageBytes(const WeightFormat& format, int blocks);
+
+// The lines `constexpr ... = ...;` of namespace config that every device source reads.
+std::string ConfigConstants(const KernelConfig& config, const KernelSignature& signature);
+
+const KernelFamily& MmaFamily();
+const KernelFamily& WgmmaFamily();
+
+}  // namespace qgemm
+
+#endif  // QGEMM_KERNELS_FAMILY_FAMILY_H_
