@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/bucket.h"
-#include "kernels/family/mma.h"
+#include "kernels/family/family.h"
 #include "kernels/launch_spec.h"
 #include "kernels/packing.h"
 
@@ -24,6 +24,7 @@ constexpr double kLatencyBytes = 2048;     // in flight per SM that cost as much
 constexpr double kWarpsToIssue = 8;        // fewer warps on an SM cannot use its issue slots
 constexpr double kMmaEfficiency =
     0.58;  // of mma_tflops, in a loop that also waits for ldmatrix and accumulators
+constexpr double kWgmmaRate = 1.1;   // wgmma's sustained rate over mma_tflops, which is mma.sync's
 constexpr double kIssuePerClock = 4;    // warp instructions per SM
 constexpr int kBlockInstructions = 16;  // per 16 x 64 block: loads, addresses, the loop
 
@@ -41,6 +42,7 @@ double DequantInstructions(const KernelConfig& config, const KernelSignature& si
 
 // Instructions beside the MMAs per block and token tile: activations' ldmatrix, scaling of partial sums.
 double TokenInstructions(const KernelConfig& config, const KernelSignature& signature) {
+  if (config.family == Family::kWgmma) return 0;  // activations are read by descriptor
   const double load = 2.0 / config.row_tiles;
   if (config.scale == ScaleMode::kPre) return load;
   return load + 4.0 * std::max(1, 64 / signature.format.group_size);
@@ -77,7 +79,7 @@ CostEstimate PredictCost(const Candidate& candidate, const Problem& problem, int
   const double ctas_per_sm = static_cast<double>(ctas) / device.sm_count;
 
   // A CTA's share of the work, the longest slice's.
-  const int64_t unit_k = mma_family::UnitK(signature.format);
+  const int64_t unit_k = UnitK(signature.format);
   const int64_t slice_k = CeilDiv(CeilDiv(problem.k, unit_k), candidate.split_k) * unit_k;
   const double rows = static_cast<double>(std::min<int64_t>(m, spec.tile_m));
   const double activation_bytes = rows * slice_k * 2;
@@ -92,7 +94,7 @@ CostEstimate PredictCost(const Candidate& candidate, const Problem& problem, int
   const double plane_bytes = packed.weight_bytes + packed.scale_bytes + packed.zero_bytes;
   const double output_bytes = 2.0 * m * problem.n;
   const double l2_bytes = ctas * activation_bytes + (grid.x - 1) * plane_bytes;
-  const double in_flight = std::min<double>(mma_family::BytesInFlight(config, signature), weight_bytes) *
+  const double in_flight = std::min<double>(FamilyOf(config).BytesInFlight(config, signature), weight_bytes) *
                            std::min<double>(occupancy, std::max(1.0, ctas_per_sm));
   cost.memory_us = ((plane_bytes + output_bytes) / (device.dram_gb_per_s * 1e3) +
                     l2_bytes / (device.sm_count * kL2BytesPerClock * clocks_per_us)) *
@@ -101,15 +103,16 @@ CostEstimate PredictCost(const Candidate& candidate, const Problem& problem, int
   // A warp's blocks: its share of the slice in whole stages.
   const int64_t stages = CeilDiv(CeilDiv(slice_k / 64, config.blocks_per_stage), config.warps_k);
   const double warp_blocks = static_cast<double>(stages * config.blocks_per_stage * config.row_tiles);
-  const int warps = config.warps_n * config.warps_k;
+  const int warps = config.epilogue_threads() / 32;
   // Blocks that the busiest SM works through, as if it always had enough warps.
   const auto blocks_of = [&](int64_t resident) {
     return resident == 0 ? 0 : warp_blocks * std::max<double>(resident * warps, kWarpsToIssue);
   };
   const int64_t full_waves = on_busiest / occupancy;
   const double blocks = full_waves * blocks_of(occupancy) + blocks_of(on_busiest % occupancy);
-  const double mma_flops_per_clock =
-      device.mma_tflops * 1e6 / device.sm_count / clocks_per_us * kMmaEfficiency;
+  const bool wgmma = config.family == Family::kWgmma;
+  const double mma_flops_per_clock = device.mma_tflops * 1e6 / device.sm_count / clocks_per_us *
+                                     (wgmma ? kWgmmaRate : kMmaEfficiency);
   const double block_flops = 2.0 * 16 * 64 * spec.tile_m;
   cost.mma_us = blocks * block_flops / mma_flops_per_clock / clocks_per_us;
   cost.dequant_us =
@@ -129,8 +132,9 @@ CostEstimate PredictCost(const Candidate& candidate, const Problem& problem, int
           ? activation_bytes * std::min(on_busiest, occupancy) / kFillBytesPerClock / clocks_per_us
           : 0;
   cost.overhead_us = kLaunchUs + waves * (kWaveUs + kWarpUs * warps + fill_us);
-  cost.total_us =
-      std::hypot(cost.memory_us, cost.mma_us + cost.dequant_us) + cost.reduction_us + cost.overhead_us;
+  // wgmma runs beside the next block's dequantization, mma.sync shares the warp's instruction stream with it.
+  const double compute_us = wgmma ? std::hypot(cost.mma_us, cost.dequant_us) : cost.mma_us + cost.dequant_us;
+  cost.total_us = std::hypot(cost.memory_us, compute_us) + cost.reduction_us + cost.overhead_us;
   return cost;
 }
 

@@ -78,7 +78,9 @@ bool ConsumeConfig(absl::string_view* text, KernelConfig* config) {
   } else {
     return false;
   }
-  return true;
+  // wgmma reads staged activations and scaled weights only.
+  return config->family != Family::kWgmma ||
+         (config->activations == ActivationPath::kStaged && config->scale == ScaleMode::kPre);
 }
 
 }  // namespace

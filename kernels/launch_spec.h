@@ -29,12 +29,13 @@ struct IntegerArgument {
   std::variant<int64_t, Symbol> value;
 };
 // A 128-byte CUtensorMap by value, 64-byte aligned, made by whoever launches for its own pointer: 2-D,
-// dimensions {K, M}, row pitch ldx elements, box {box_k, box_m}, 128-byte swizzle, zero fill, element type
-// that of the pointer.
+// dimensions {k, M}, row pitch ldx elements, box {box_k, box_m}, zero fill beyond the edges.
 struct TensorMapArgument {
   PointerRole role;
-  int box_m = 0;
+  ScalarType element = ScalarType::kBf16;
+  int64_t k = 0;  // elements of a row
   int box_k = 0;
+  int box_m = 0;
   int swizzle_bytes = 128;
 };
 struct KernelArgument {

@@ -1,5 +1,6 @@
 #include "server/launch_spec_proto.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -20,6 +21,10 @@ constexpr std::pair<PointerRole, ProtoArgument::PointerRole> kRoles[] = {
     {PointerRole::kY, ProtoArgument::POINTER_ROLE_Y},
     {PointerRole::kWorkspace, ProtoArgument::POINTER_ROLE_WORKSPACE},
 };
+constexpr std::pair<ScalarType, v1::ScalarType> kElements[] = {
+    {ScalarType::kBf16, v1::SCALAR_TYPE_BF16},
+    {ScalarType::kFp16, v1::SCALAR_TYPE_FP16},
+};
 constexpr std::pair<Symbol, ProtoArgument::Symbol> kSymbols[] = {
     {Symbol::kM, ProtoArgument::SYMBOL_M},
     {Symbol::kLdx, ProtoArgument::SYMBOL_LDX},
@@ -36,6 +41,20 @@ ProtoArgument ArgumentToProto(const KernelArgument& argument) {
     proto.mutable_pointer()->set_read(pointer->read);
     proto.mutable_pointer()->set_written(pointer->written);
     proto.mutable_pointer()->set_alignment(pointer->alignment);
+    return proto;
+  }
+  if (const auto* map = std::get_if<TensorMapArgument>(&argument.kind)) {
+    ProtoArgument::TensorMap* out = proto.mutable_tensor_map();
+    for (const auto& [role, proto_role] : kRoles) {
+      if (role == map->role) out->set_role(proto_role);
+    }
+    for (const auto& [element, proto_element] : kElements) {
+      if (element == map->element) out->set_element(proto_element);
+    }
+    out->set_k(map->k);
+    out->set_box_k(map->box_k);
+    out->set_box_m(map->box_m);
+    out->set_swizzle_bytes(map->swizzle_bytes);
     return proto;
   }
   const auto& integer = std::get<IntegerArgument>(argument.kind);
@@ -76,6 +95,19 @@ absl::StatusOr<IntegerArgument> IntegerFromProto(const ProtoArgument& proto, int
   }
 }
 
+absl::StatusOr<TensorMapArgument> TensorMapFromProto(const ProtoArgument& proto) {
+  const ProtoArgument::TensorMap& map = proto.tensor_map();
+  if (map.swizzle_bytes() != 128) return UnknownArgument(proto, "a swizzle");
+  for (const auto& [role, proto_role] : kRoles) {
+    for (const auto& [element, proto_element] : kElements) {
+      if (proto_role == map.role() && proto_element == map.element()) {
+        return TensorMapArgument{role, element, map.k(), map.box_k(), map.box_m(), map.swizzle_bytes()};
+      }
+    }
+  }
+  return UnknownArgument(proto, "a pointer role or element type");
+}
+
 absl::StatusOr<KernelArgument> ArgumentFromProto(const ProtoArgument& proto) {
   switch (proto.kind_case()) {
     case ProtoArgument::kPointer:
@@ -95,6 +127,10 @@ absl::StatusOr<KernelArgument> ArgumentFromProto(const ProtoArgument& proto) {
       QGEMM_ASSIGN_OR_RETURN(IntegerArgument integer, IntegerFromProto(proto, 64));
       return KernelArgument{proto.name(), integer};
     }
+    case ProtoArgument::kTensorMap: {
+      QGEMM_ASSIGN_OR_RETURN(TensorMapArgument map, TensorMapFromProto(proto));
+      return KernelArgument{proto.name(), map};
+    }
     default:
       return UnknownArgument(proto, "a kind");
   }
@@ -112,6 +148,7 @@ v1::LaunchSpec LaunchSpecToProto(const LaunchSpec& spec) {
   proto.set_grid_n(spec.grid_n);
   proto.set_split_k(spec.split_k);
   proto.set_block_threads(spec.block_threads);
+  proto.set_cluster_z(spec.cluster_z);
   proto.set_dynamic_smem_bytes(spec.dynamic_smem_bytes);
   proto.set_max_m(spec.max_m);
   proto.mutable_workspace()->set_ticket_bytes_per_m_tile(spec.ticket_bytes_per_m_tile);
@@ -147,6 +184,7 @@ absl::StatusOr<LaunchSpec> LaunchSpecFromProto(const v1::LaunchSpec& proto) {
   spec.grid_n = proto.grid_n();
   spec.split_k = proto.split_k();
   spec.block_threads = proto.block_threads();
+  spec.cluster_z = std::max(1, proto.cluster_z());
   spec.dynamic_smem_bytes = proto.dynamic_smem_bytes();
   spec.max_m = proto.max_m();
   spec.ticket_bytes_per_m_tile = proto.workspace().ticket_bytes_per_m_tile();

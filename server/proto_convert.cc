@@ -80,7 +80,15 @@ v1::Problem ProblemToProto(const Problem& problem) {
 }
 
 v1::Reduction ReductionToProto(Reduction reduction) {
-  return reduction == Reduction::kNone ? v1::REDUCTION_NONE : v1::REDUCTION_WORKSPACE;
+  switch (reduction) {
+    case Reduction::kNone:
+      return v1::REDUCTION_NONE;
+    case Reduction::kWorkspace:
+      return v1::REDUCTION_WORKSPACE;
+    case Reduction::kCluster:
+      return v1::REDUCTION_CLUSTER;
+  }
+  return v1::REDUCTION_UNSPECIFIED;
 }
 
 absl::StatusOr<v1::Effort> CanonicalEffort(v1::Effort effort) {

@@ -3,6 +3,7 @@
 #include <cuda.h>
 
 #include <cstdio>
+#include <cstring>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -46,6 +47,11 @@ namespace qgemm {
   X(LaunchKernel, "cuLaunchKernel",                                                                      \
     CUresult(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, \
              void**, void**))                                                                            \
+  X(LaunchKernelEx, "cuLaunchKernelEx", CUresult(const CUlaunchConfig*, CUfunction, void**, void**))     \
+  X(TensorMapEncodeTiled, "cuTensorMapEncodeTiled",                                                      \
+    CUresult(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, \
+             const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,            \
+             CUtensorMapL2promotion, CUtensorMapFloatOOBfill))                                           \
   X(StreamCreate, "cuStreamCreate", CUresult(CUstream*, unsigned))                                       \
   X(StreamDestroy, "cuStreamDestroy_v2", CUresult(CUstream))                                             \
   X(StreamSynchronize, "cuStreamSynchronize", CUresult(CUstream))                                        \
@@ -331,8 +337,42 @@ absl::StatusOr<Stream> Stream::Create() {
 
 absl::Status Stream::Synchronize() const { return QGEMM_CU(*g_api, StreamSynchronize, stream_.get()); }
 
+absl::Status EncodeTensorMap(const TensorMapShape& shape, absl::Span<std::byte> out) {
+  CUtensorMap map;  // aligned as the driver wants it
+  static_assert(sizeof(map) == 128);
+  const cuuint64_t dims[] = {static_cast<cuuint64_t>(shape.columns), static_cast<cuuint64_t>(shape.rows)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(shape.row_pitch_bytes)};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(shape.box_columns), static_cast<cuuint32_t>(shape.box_rows)};
+  const cuuint32_t element_strides[] = {1, 1};
+  const CUtensorMapDataType type =
+      shape.element == ScalarType::kBf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  QGEMM_RETURN_IF_ERROR(QGEMM_CU(
+      *g_api, TensorMapEncodeTiled, &map, type, 2,
+      reinterpret_cast<void*>(shape.address),  // NOLINT(performance-no-int-to-ptr): a device address
+      dims, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+  std::memcpy(out.data(), &map, sizeof(map));
+  return absl::OkStatus();
+}
+
 absl::Status Stream::Launch(const Kernel& kernel, Dim3 grid, int block_threads, int dynamic_smem_bytes,
-                            absl::Span<void* const> params) const {
+                            absl::Span<void* const> params, int cluster_z) const {
+  if (cluster_z > 1) {
+    CUlaunchAttribute cluster = {};
+    cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    cluster.value.clusterDim = {1, 1, static_cast<unsigned>(cluster_z)};
+    CUlaunchConfig config = {};
+    config.gridDimX = static_cast<unsigned>(grid.x);
+    config.gridDimY = static_cast<unsigned>(grid.y);
+    config.gridDimZ = static_cast<unsigned>(grid.z);
+    config.blockDimX = static_cast<unsigned>(block_threads);
+    config.blockDimY = config.blockDimZ = 1;
+    config.sharedMemBytes = static_cast<unsigned>(dynamic_smem_bytes);
+    config.hStream = stream_.get();
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    return QGEMM_CU(*g_api, LaunchKernelEx, &config, kernel.get(), const_cast<void**>(params.data()), nullptr);
+  }
   return QGEMM_CU(*g_api, LaunchKernel, kernel.get(), static_cast<unsigned>(grid.x),
                   static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z),
                   static_cast<unsigned>(block_threads), 1, 1, static_cast<unsigned>(dynamic_smem_bytes),

@@ -188,13 +188,28 @@ class GraphExec {
   std::unique_ptr<CUgraphExec_st, internal::Release> exec_;
 };
 
+// A 2-D row-major tensor on the device, read in boxes with a 128-byte swizzle; elements beyond its edges read as 0.
+struct TensorMapShape {
+  uint64_t address = 0;
+  ScalarType element = ScalarType::kBf16;
+  int64_t columns = 0;
+  int64_t rows = 0;
+  int64_t row_pitch_bytes = 0;
+  int box_columns = 0;
+  int box_rows = 0;
+};
+// Writes the CUtensorMap (128 bytes) to `out` (CUDA driver API, cuTensorMapEncodeTiled).
+[[nodiscard]] absl::Status EncodeTensorMap(const TensorMapShape& shape, absl::Span<std::byte> out);
+
 class Stream {
  public:
   [[nodiscard]] static absl::StatusOr<Stream> Create();
   [[nodiscard]] absl::Status Synchronize() const;
-  // `params` point at the arguments' values, one per parameter, as cuLaunchKernel takes them.
+  // `params` point at the arguments' values, one per parameter, as cuLaunchKernel takes them. cluster_z above 1:
+  // clusters of (1, 1, cluster_z) CTAs.
   [[nodiscard]] absl::Status Launch(const Kernel& kernel, Dim3 grid, int block_threads,
-                                    int dynamic_smem_bytes, absl::Span<void* const> params) const;
+                                    int dynamic_smem_bytes, absl::Span<void* const> params,
+                                    int cluster_z = 1) const;
   [[nodiscard]] absl::Status SetBytes(uint64_t address, uint8_t value, int64_t bytes) const;
   // dst and src: device addresses that do not overlap.
   [[nodiscard]] absl::Status CopyOnDevice(uint64_t dst, uint64_t src, int64_t bytes) const;

@@ -56,8 +56,8 @@ int64_t ValueOf(const IntegerArgument& argument, const LaunchOperands& operands)
   return 0;
 }
 
-void Append(const void* value, size_t size, ArgumentBlock* block) {
-  const size_t offset = (block->bytes.size() + size - 1) / size * size;
+void Append(const void* value, size_t size, size_t alignment, ArgumentBlock* block) {
+  const size_t offset = (block->bytes.size() + alignment - 1) / alignment * alignment;
   block->bytes.resize(offset + size);
   std::memcpy(block->bytes.data() + offset, value, size);
   block->offsets.push_back(offset);
@@ -91,13 +91,35 @@ absl::StatusOr<ArgumentBlock> MarshalArguments(const LaunchSpec& spec, const Lau
         return absl::InvalidArgumentError(absl::StrFormat("argument '%s' at 0x%x is not aligned to %d bytes",
                                                           argument.name, address, pointer->alignment));
       }
-      Append(&address, sizeof(address), &block);
+      Append(&address, sizeof(address), alignof(decltype(address)), &block);
+      continue;
+    }
+    if (const auto* map = std::get_if<TensorMapArgument>(&argument.kind)) {
+      const uint64_t address = AddressOf(map->role, operands);
+      if (address == 0 || address % 16 != 0) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("argument '%s' at 0x%x is not aligned to 16 bytes or null", argument.name, address));
+      }
+      if (operands.ldx < map->k || operands.ldx % 8 != 0) {
+        return absl::InvalidArgumentError(absl::StrCat("ldx = ", operands.ldx, " is not a multiple of 8 of at least K = ", map->k));
+      }
+      const std::byte zeros[128] = {};
+      Append(zeros, sizeof(zeros), 64, &block);
+      TensorMapShape shape;
+      shape.address = address;
+      shape.element = map->element;
+      shape.columns = map->k;
+      shape.rows = operands.m;
+      shape.row_pitch_bytes = operands.ldx * ScalarBytes(map->element);
+      shape.box_columns = map->box_k;
+      shape.box_rows = map->box_m;
+      block.tensor_maps.push_back({block.offsets.back(), shape});
       continue;
     }
     const auto& integer = std::get<IntegerArgument>(argument.kind);
     const int64_t value = ValueOf(integer, operands);
     if (integer.bits == 64) {
-      Append(&value, sizeof(value), &block);
+      Append(&value, sizeof(value), alignof(decltype(value)), &block);
       continue;
     }
     if (value < INT32_MIN || value > INT32_MAX) {
@@ -105,7 +127,7 @@ absl::StatusOr<ArgumentBlock> MarshalArguments(const LaunchSpec& spec, const Lau
           absl::StrCat("argument '", argument.name, "' = ", value, " does not fit 32 bits"));
     }
     const auto narrow = static_cast<int32_t>(value);
-    Append(&narrow, sizeof(narrow), &block);
+    Append(&narrow, sizeof(narrow), alignof(decltype(narrow)), &block);
   }
   return block;
 }
@@ -119,8 +141,11 @@ absl::StatusOr<KernelLauncher> KernelLauncher::Create(const Module& module, Laun
 absl::Status KernelLauncher::Launch(const Stream& stream, const LaunchOperands& operands) const {
   if (operands.m == 0) return absl::OkStatus();
   QGEMM_ASSIGN_OR_RETURN(ArgumentBlock block, MarshalArguments(spec_, operands));
+  for (const ArgumentBlock::TensorMap& map : block.tensor_maps) {
+    QGEMM_RETURN_IF_ERROR(EncodeTensorMap(map.shape, absl::MakeSpan(block.bytes).subspan(map.offset, 128)));
+  }
   return stream.Launch(kernel_, spec_.Grid(operands.m), spec_.block_threads, spec_.dynamic_smem_bytes,
-                       block.Params());
+                       block.Params(), spec_.cluster_z);
 }
 
 }  // namespace qgemm

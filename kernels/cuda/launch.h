@@ -32,6 +32,13 @@ struct ArgumentBlock {
   std::vector<std::byte> bytes;
   std::vector<size_t> offsets;
 
+  // 128 bytes of `bytes` that only the driver can fill in.
+  struct TensorMap {
+    size_t offset = 0;
+    TensorMapShape shape;
+  };
+  std::vector<TensorMap> tensor_maps;
+
   // One pointer per parameter, into `bytes`: what cuLaunchKernel takes. Valid while the block is not changed.
   std::vector<void*> Params();
 };

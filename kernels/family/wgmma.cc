@@ -89,7 +89,7 @@ class Wgmma final : public KernelFamily {
 
   std::vector<KernelArgument> Arguments(const KernelConfig& config, const Problem& problem, int64_t units,
                                         int split_k) const override {
-    return {{"x", TensorMapArgument{PointerRole::kX, config.tile_m(), 64, 128}},
+    return {{"x", TensorMapArgument{PointerRole::kX, problem.signature.act, problem.k, 64, config.tile_m(), 128}},
             PointerTo("weights", PointerRole::kWeights, true, false),
             PointerTo("scales", PointerRole::kScales, true, false),
             PointerTo("zeros", PointerRole::kZeros, true, false),
