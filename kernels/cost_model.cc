@@ -24,9 +24,10 @@ constexpr double kLatencyBytes = 2048;     // in flight per SM that cost as much
 constexpr double kWarpsToIssue = 8;        // fewer warps on an SM cannot use its issue slots
 constexpr double kMmaEfficiency =
     0.58;  // of mma_tflops, in a loop that also waits for ldmatrix and accumulators
-constexpr double kWgmmaRate = 1.1;   // wgmma's sustained rate over mma_tflops, which is mma.sync's
-constexpr double kIssuePerClock = 4;    // warp instructions per SM
-constexpr int kBlockInstructions = 16;  // per 16 x 64 block: loads, addresses, the loop
+constexpr double kWgmmaEfficiency = 0.75;  // of wgmma_tflops, in a loop that also waits for copies
+constexpr double kCopyClocks = 110;        // the producer warp issues one bulk or tensor copy in
+constexpr double kIssuePerClock = 4;       // warp instructions per SM
+constexpr int kBlockInstructions = 16;     // per 16 x 64 block: loads, addresses, the loop
 
 // Instructions that turn one 16 x 64 block's codes into MMA operands, per warp.
 double DequantInstructions(const KernelConfig& config, const KernelSignature& signature) {
@@ -111,8 +112,8 @@ CostEstimate PredictCost(const Candidate& candidate, const Problem& problem, int
   const int64_t full_waves = on_busiest / occupancy;
   const double blocks = full_waves * blocks_of(occupancy) + blocks_of(on_busiest % occupancy);
   const bool wgmma = config.family == Family::kWgmma;
-  const double mma_flops_per_clock = device.mma_tflops * 1e6 / device.sm_count / clocks_per_us *
-                                     (wgmma ? kWgmmaRate : kMmaEfficiency);
+  const double tflops = wgmma ? device.wgmma_tflops * kWgmmaEfficiency : device.mma_tflops * kMmaEfficiency;
+  const double mma_flops_per_clock = tflops * 1e6 / device.sm_count / clocks_per_us;
   const double block_flops = 2.0 * 16 * 64 * spec.tile_m;
   cost.mma_us = blocks * block_flops / mma_flops_per_clock / clocks_per_us;
   cost.dequant_us =
@@ -134,6 +135,13 @@ CostEstimate PredictCost(const Candidate& candidate, const Problem& problem, int
   cost.overhead_us = kLaunchUs + waves * (kWaveUs + kWarpUs * warps + fill_us);
   // wgmma runs beside the next block's dequantization, mma.sync shares the warp's instruction stream with it.
   const double compute_us = wgmma ? std::hypot(cost.mma_us, cost.dequant_us) : cost.mma_us + cost.dequant_us;
+  if (wgmma) {
+    // A CTA's one producer warp issues every copy of its slice in turn: large tiles and many CTAs per SM hide
+    // it.
+    const int copies = config.blocks_per_stage + spec.tile_n / 16 * 2;
+    const int64_t cta_stages = CeilDiv(slice_k / 64, config.blocks_per_stage);
+    cost.memory_us = std::max(cost.memory_us, waves * cta_stages * copies * kCopyClocks / clocks_per_us);
+  }
   cost.total_us = std::hypot(cost.memory_us, compute_us) + cost.reduction_us + cost.overhead_us;
   return cost;
 }

@@ -48,6 +48,7 @@ DeviceProfile Make(absl::string_view name, absl::string_view product_name, absl:
   profile.memory_gib = memory_gib;
   profile.dram_gb_per_s = published_gb_per_s * kReadFraction;
   profile.mma_tflops = published_tflops * mma_fraction;
+  profile.wgmma_tflops = arch == "sm_90a" ? published_tflops * kMmaFraction : 0;
   profile.clock_ghz = clock_ghz;
   profile.max_smem_per_block = smem.per_block;
   profile.max_smem_per_sm = smem.per_sm;

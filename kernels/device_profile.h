@@ -22,6 +22,7 @@ struct DeviceProfile {
   int memory_gib = 0;
   double dram_gb_per_s = 0;    // achievable read bandwidth, 10^9 bytes/s
   double mma_tflops = 0;       // achievable dense bf16 rate of mma.sync, fp32 accumulate
+  double wgmma_tflops = 0;     // and of wgmma; 0 where there is none
   double clock_ghz = 0;        // sustained SM clock
   int max_smem_per_block = 0;  // bytes, after opting in
   int max_smem_per_sm = 0;     // bytes

@@ -342,15 +342,16 @@ absl::Status EncodeTensorMap(const TensorMapShape& shape, absl::Span<std::byte> 
   static_assert(sizeof(map) == 128);
   const cuuint64_t dims[] = {static_cast<cuuint64_t>(shape.columns), static_cast<cuuint64_t>(shape.rows)};
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(shape.row_pitch_bytes)};
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(shape.box_columns), static_cast<cuuint32_t>(shape.box_rows)};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(shape.box_columns),
+                            static_cast<cuuint32_t>(shape.box_rows)};
   const cuuint32_t element_strides[] = {1, 1};
   const CUtensorMapDataType type =
       shape.element == ScalarType::kBf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  QGEMM_RETURN_IF_ERROR(QGEMM_CU(
-      *g_api, TensorMapEncodeTiled, &map, type, 2,
-      reinterpret_cast<void*>(shape.address),  // NOLINT(performance-no-int-to-ptr): a device address
-      dims, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
+  QGEMM_RETURN_IF_ERROR(
+      QGEMM_CU(*g_api, TensorMapEncodeTiled, &map, type, 2,
+               reinterpret_cast<void*>(shape.address),  // NOLINT(performance-no-int-to-ptr): a device address
+               dims, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
   std::memcpy(out.data(), &map, sizeof(map));
   return absl::OkStatus();
 }
@@ -371,7 +372,8 @@ absl::Status Stream::Launch(const Kernel& kernel, Dim3 grid, int block_threads, 
     config.hStream = stream_.get();
     config.attrs = &cluster;
     config.numAttrs = 1;
-    return QGEMM_CU(*g_api, LaunchKernelEx, &config, kernel.get(), const_cast<void**>(params.data()), nullptr);
+    return QGEMM_CU(*g_api, LaunchKernelEx, &config, kernel.get(), const_cast<void**>(params.data()),
+                    nullptr);
   }
   return QGEMM_CU(*g_api, LaunchKernel, kernel.get(), static_cast<unsigned>(grid.x),
                   static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z),

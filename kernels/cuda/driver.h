@@ -188,7 +188,8 @@ class GraphExec {
   std::unique_ptr<CUgraphExec_st, internal::Release> exec_;
 };
 
-// A 2-D row-major tensor on the device, read in boxes with a 128-byte swizzle; elements beyond its edges read as 0.
+// A 2-D row-major tensor on the device, read in boxes with a 128-byte swizzle; elements beyond its edges read
+// as 0.
 struct TensorMapShape {
   uint64_t address = 0;
   ScalarType element = ScalarType::kBf16;
@@ -205,8 +206,8 @@ class Stream {
  public:
   [[nodiscard]] static absl::StatusOr<Stream> Create();
   [[nodiscard]] absl::Status Synchronize() const;
-  // `params` point at the arguments' values, one per parameter, as cuLaunchKernel takes them. cluster_z above 1:
-  // clusters of (1, 1, cluster_z) CTAs.
+  // `params` point at the arguments' values, one per parameter, as cuLaunchKernel takes them. cluster_z above
+  // 1: clusters of (1, 1, cluster_z) CTAs.
   [[nodiscard]] absl::Status Launch(const Kernel& kernel, Dim3 grid, int block_threads,
                                     int dynamic_smem_bytes, absl::Span<void* const> params,
                                     int cluster_z = 1) const;

@@ -97,11 +97,12 @@ absl::StatusOr<ArgumentBlock> MarshalArguments(const LaunchSpec& spec, const Lau
     if (const auto* map = std::get_if<TensorMapArgument>(&argument.kind)) {
       const uint64_t address = AddressOf(map->role, operands);
       if (address == 0 || address % 16 != 0) {
-        return absl::InvalidArgumentError(
-            absl::StrFormat("argument '%s' at 0x%x is not aligned to 16 bytes or null", argument.name, address));
+        return absl::InvalidArgumentError(absl::StrFormat(
+            "argument '%s' at 0x%x is not aligned to 16 bytes or null", argument.name, address));
       }
       if (operands.ldx < map->k || operands.ldx % 8 != 0) {
-        return absl::InvalidArgumentError(absl::StrCat("ldx = ", operands.ldx, " is not a multiple of 8 of at least K = ", map->k));
+        return absl::InvalidArgumentError(
+            absl::StrCat("ldx = ", operands.ldx, " is not a multiple of 8 of at least K = ", map->k));
       }
       const std::byte zeros[128] = {};
       Append(zeros, sizeof(zeros), 64, &block);

@@ -89,19 +89,20 @@ class Wgmma final : public KernelFamily {
 
   std::vector<KernelArgument> Arguments(const KernelConfig& config, const Problem& problem, int64_t units,
                                         int split_k) const override {
-    return {{"x", TensorMapArgument{PointerRole::kX, problem.signature.act, problem.k, 64, config.tile_m(), 128}},
-            PointerTo("weights", PointerRole::kWeights, true, false),
-            PointerTo("scales", PointerRole::kScales, true, false),
-            PointerTo("zeros", PointerRole::kZeros, true, false),
-            PointerTo("bias", PointerRole::kBias, true, false),
-            PointerTo("y", PointerRole::kY, false, true),
-            PointerTo("workspace", PointerRole::kWorkspace, true, true),
-            SymbolArgument("m", 32, Symbol::kM),
-            ConstantArgument("n", problem.n),
-            ConstantArgument("k", problem.k),
-            SymbolArgument("ldy", 64, Symbol::kLdy),
-            ConstantArgument("units_quotient", units / split_k),
-            ConstantArgument("units_remainder", units % split_k)};
+    return {
+        {"x", TensorMapArgument{PointerRole::kX, problem.signature.act, problem.k, 64, config.tile_m(), 128}},
+        PointerTo("weights", PointerRole::kWeights, true, false),
+        PointerTo("scales", PointerRole::kScales, true, false),
+        PointerTo("zeros", PointerRole::kZeros, true, false),
+        PointerTo("bias", PointerRole::kBias, true, false),
+        PointerTo("y", PointerRole::kY, false, true),
+        PointerTo("workspace", PointerRole::kWorkspace, true, true),
+        SymbolArgument("m", 32, Symbol::kM),
+        ConstantArgument("n", problem.n),
+        ConstantArgument("k", problem.k),
+        SymbolArgument("ldy", 64, Symbol::kLdy),
+        ConstantArgument("units_quotient", units / split_k),
+        ConstantArgument("units_remainder", units % split_k)};
   }
 
  private:

@@ -1,5 +1,6 @@
-// How well the cost model orders measured kernels. Reads lines [N, K, M, us, name, split, reduction, ...] of
-// a sweep of the prototype on an H200 (bf16, group 128) from a file, "-" for standard input:
+// How well the cost model orders measured kernels. Reads lines [N, K, M, us, candidate name] (bf16, group
+// 128), or lines [N, K, M, us, name, split, reduction, ...] of a sweep of the prototype on an H200 (bf16,
+// group 128) from a file, "-" for standard input:
 //   zcat sweep.jsonl.gz | cost_model_eval -
 // Names are A_<path>_<token tiles>_<row tiles>_<warps N>_<warps
 // K>_<blocks>_<stages>_<scale>_<activations>_...; taken are the points like family mma: cp.async (path 1),
@@ -32,9 +33,25 @@ struct Point {
 
 using Cell = std::tuple<int64_t, int64_t, int64_t>;  // N, K, M
 
+// [N, K, M, us, "<config>/k<split>/<reduction>"].
+bool ParseOwnPoint(const nlohmann::json& row, Cell* cell, Point* point) {
+  const std::vector<std::string> name = absl::StrSplit(row[4].get<std::string>(), '/');
+  if (name.size() != 3) return false;
+  const absl::StatusOr<KernelConfig> config = ParseConfig(name[0]);
+  if (!config.ok() || !absl::SimpleAtoi(name[1].substr(1), &point->candidate.split_k)) return false;
+  point->candidate.config = *config;
+  point->candidate.reduction = name[2] == "cluster"     ? Reduction::kCluster
+                               : name[2] == "workspace" ? Reduction::kWorkspace
+                                                        : Reduction::kNone;
+  *cell = {row[0].get<int64_t>(), row[1].get<int64_t>(), row[2].get<int64_t>()};
+  point->measured_us = row[3].get<double>();
+  return true;
+}
+
 bool ParsePoint(const std::string& line, Cell* cell, Point* point) {
   const nlohmann::json row = nlohmann::json::parse(line, nullptr, false);
-  if (!row.is_array() || row.size() < 7) return false;
+  if (!row.is_array() || row.size() < 5) return false;
+  if (row.size() == 5) return ParseOwnPoint(row, cell, point);
   const std::vector<std::string> name = absl::StrSplit(row[4].get<std::string>(), '_');
   if (name.size() < 10 || name[0] != "A" || row[6].get<int>() == 2) return false;
   int field[10] = {};
