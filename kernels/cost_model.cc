@@ -138,7 +138,7 @@ CostEstimate PredictCost(const Candidate& candidate, const Problem& problem, int
   if (wgmma) {
     // A CTA's one producer warp issues every copy of its slice in turn: large tiles and many CTAs per SM hide
     // it.
-    const int copies = config.blocks_per_stage + spec.tile_n / 16 * 2;
+    const int copies = config.blocks_per_stage + 2;
     const int64_t cta_stages = CeilDiv(slice_k / 64, config.blocks_per_stage);
     cost.memory_us = std::max(cost.memory_us, waves * cta_stages * copies * kCopyClocks / clocks_per_us);
   }

@@ -28,15 +28,20 @@ struct IntegerArgument {
   int bits = 32;
   std::variant<int64_t, Symbol> value;
 };
+enum class TensorElement { kBf16, kFp16, kU32 };
+inline int TensorElementBytes(TensorElement element) { return element == TensorElement::kU32 ? 4 : 2; }
+
 // A 128-byte CUtensorMap by value, 64-byte aligned, made by whoever launches for its own pointer: 2-D,
-// dimensions {k, M}, row pitch ldx elements, box {box_k, box_m}, zero fill beyond the edges.
+// dimensions {columns, rows}, box {box_columns, box_rows}, zero fill beyond the edges.
 struct TensorMapArgument {
   PointerRole role;
-  ScalarType element = ScalarType::kBf16;
-  int64_t k = 0;  // elements of a row
-  int box_k = 0;
-  int box_m = 0;
-  int swizzle_bytes = 128;
+  TensorElement element = TensorElement::kBf16;
+  int64_t columns = 0;          // elements of a row
+  int64_t rows = 0;             // 0: the launch's M
+  int64_t row_pitch_bytes = 0;  // 0: ldx elements
+  int box_columns = 0;
+  int box_rows = 0;
+  int swizzle_bytes = 0;  // 0 or 128
 };
 struct KernelArgument {
   std::string name;

@@ -21,9 +21,10 @@ constexpr std::pair<PointerRole, ProtoArgument::PointerRole> kRoles[] = {
     {PointerRole::kY, ProtoArgument::POINTER_ROLE_Y},
     {PointerRole::kWorkspace, ProtoArgument::POINTER_ROLE_WORKSPACE},
 };
-constexpr std::pair<ScalarType, v1::ScalarType> kElements[] = {
-    {ScalarType::kBf16, v1::SCALAR_TYPE_BF16},
-    {ScalarType::kFp16, v1::SCALAR_TYPE_FP16},
+constexpr std::pair<TensorElement, ProtoArgument::TensorMap::Element> kElements[] = {
+    {TensorElement::kBf16, ProtoArgument::TensorMap::ELEMENT_BF16},
+    {TensorElement::kFp16, ProtoArgument::TensorMap::ELEMENT_FP16},
+    {TensorElement::kU32, ProtoArgument::TensorMap::ELEMENT_U32},
 };
 constexpr std::pair<Symbol, ProtoArgument::Symbol> kSymbols[] = {
     {Symbol::kM, ProtoArgument::SYMBOL_M},
@@ -51,9 +52,11 @@ ProtoArgument ArgumentToProto(const KernelArgument& argument) {
     for (const auto& [element, proto_element] : kElements) {
       if (element == map->element) out->set_element(proto_element);
     }
-    out->set_k(map->k);
-    out->set_box_k(map->box_k);
-    out->set_box_m(map->box_m);
+    out->set_columns(map->columns);
+    out->set_rows(map->rows);
+    out->set_row_pitch_bytes(map->row_pitch_bytes);
+    out->set_box_columns(map->box_columns);
+    out->set_box_rows(map->box_rows);
     out->set_swizzle_bytes(map->swizzle_bytes);
     return proto;
   }
@@ -97,11 +100,11 @@ absl::StatusOr<IntegerArgument> IntegerFromProto(const ProtoArgument& proto, int
 
 absl::StatusOr<TensorMapArgument> TensorMapFromProto(const ProtoArgument& proto) {
   const ProtoArgument::TensorMap& map = proto.tensor_map();
-  if (map.swizzle_bytes() != 128) return UnknownArgument(proto, "a swizzle");
+  if (map.swizzle_bytes() != 0 && map.swizzle_bytes() != 128) return UnknownArgument(proto, "a swizzle");
   for (const auto& [role, proto_role] : kRoles) {
     for (const auto& [element, proto_element] : kElements) {
       if (proto_role == map.role() && proto_element == map.element()) {
-        return TensorMapArgument{role, element, map.k(), map.box_k(), map.box_m(), map.swizzle_bytes()};
+        return TensorMapArgument{role, element, map.columns(), map.rows(), map.row_pitch_bytes(), map.box_columns(), map.box_rows(), map.swizzle_bytes()};
       }
     }
   }

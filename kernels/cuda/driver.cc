@@ -345,12 +345,15 @@ absl::Status EncodeTensorMap(const TensorMapShape& shape, absl::Span<std::byte> 
   const cuuint32_t box[] = {static_cast<cuuint32_t>(shape.box_columns),
                             static_cast<cuuint32_t>(shape.box_rows)};
   const cuuint32_t element_strides[] = {1, 1};
-  const CUtensorMapDataType type =
-      shape.element == ScalarType::kBf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const CUtensorMapDataType type = shape.element == TensorElement::kBf16   ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                   : shape.element == TensorElement::kFp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                                           : CU_TENSOR_MAP_DATA_TYPE_UINT32;
+  const CUtensorMapSwizzle swizzle =
+      shape.swizzle_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE;
   QGEMM_RETURN_IF_ERROR(
       QGEMM_CU(*g_api, TensorMapEncodeTiled, &map, type, 2,
                reinterpret_cast<void*>(shape.address),  // NOLINT(performance-no-int-to-ptr): a device address
-               dims, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               dims, strides, box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE));
   std::memcpy(out.data(), &map, sizeof(map));
   return absl::OkStatus();

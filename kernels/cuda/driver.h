@@ -188,16 +188,16 @@ class GraphExec {
   std::unique_ptr<CUgraphExec_st, internal::Release> exec_;
 };
 
-// A 2-D row-major tensor on the device, read in boxes with a 128-byte swizzle; elements beyond its edges read
-// as 0.
+// A 2-D row-major tensor on the device, read in boxes; elements beyond its edges read as 0.
 struct TensorMapShape {
   uint64_t address = 0;
-  ScalarType element = ScalarType::kBf16;
+  TensorElement element = TensorElement::kBf16;
   int64_t columns = 0;
   int64_t rows = 0;
   int64_t row_pitch_bytes = 0;
   int box_columns = 0;
   int box_rows = 0;
+  int swizzle_bytes = 0;  // 0 or 128
 };
 // Writes the CUtensorMap (128 bytes) to `out` (CUDA driver API, cuTensorMapEncodeTiled).
 [[nodiscard]] absl::Status EncodeTensorMap(const TensorMapShape& shape, absl::Span<std::byte> out);

@@ -100,20 +100,23 @@ absl::StatusOr<ArgumentBlock> MarshalArguments(const LaunchSpec& spec, const Lau
         return absl::InvalidArgumentError(absl::StrFormat(
             "argument '%s' at 0x%x is not aligned to 16 bytes or null", argument.name, address));
       }
-      if (operands.ldx < map->k || operands.ldx % 8 != 0) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("ldx = ", operands.ldx, " is not a multiple of 8 of at least K = ", map->k));
+      const int64_t rows = map->rows != 0 ? map->rows : operands.m;
+      if (map->row_pitch_bytes == 0 && (operands.ldx < map->columns || operands.ldx % 8 != 0)) {
+        return absl::InvalidArgumentError(absl::StrCat("ldx = ", operands.ldx,
+                                                       " is not a multiple of 8 of at least K = ", map->columns));
       }
       const std::byte zeros[128] = {};
       Append(zeros, sizeof(zeros), 64, &block);
       TensorMapShape shape;
       shape.address = address;
       shape.element = map->element;
-      shape.columns = map->k;
-      shape.rows = operands.m;
-      shape.row_pitch_bytes = operands.ldx * ScalarBytes(map->element);
-      shape.box_columns = map->box_k;
-      shape.box_rows = map->box_m;
+      shape.columns = map->columns;
+      shape.rows = rows;
+      shape.row_pitch_bytes = map->row_pitch_bytes != 0 ? map->row_pitch_bytes
+                                                        : operands.ldx * TensorElementBytes(map->element);
+      shape.box_columns = map->box_columns;
+      shape.box_rows = map->box_rows;
+      shape.swizzle_bytes = map->swizzle_bytes;
       block.tensor_maps.push_back({block.offsets.back(), shape});
       continue;
     }

@@ -5,9 +5,9 @@
 //   grid (M tiles, N tiles, S)             CTA: kTileM rows of X  x  kTileN = 64 * kRowTiles * kGroupsN rows of W  x  a slice
 //   kGroupsN x kGroupsK consumer warpgroups, K groups take the stages in turn; warp w of a warpgroup owns rows
 //                                          16 w .. 16 w + 15 of each 64-row tile: one fragment block, as in family mma
-//   one producer warp                      activations by the tensor copy engine (128-byte swizzle), codes, scales and zero
-//                                          points by 1-D bulk copies; a ring of stages with full and empty barriers, no CTA
-//                                          barrier inside the loop
+//   one producer thread                    all copies by the tensor copy engine (activations with a 128-byte swizzle, the
+//                                          packed planes as matrices of words, a row per 16 rows of N); a ring of stages
+//                                          with full and empty barriers, no CTA barrier inside the loop
 //
 // Shared memory (1024-byte aligned for the swizzle)
 //   ring [kStages] { activations [kBlocks][kTileM][128 B] | codes [kTileN / 16][kBlocks][512 B]
@@ -15,8 +15,8 @@
 //   barriers full[kStages], empty[kStages]
 //   epilogue: red [kGroupsK][kTileM][kTileN + 4] fp32 over the ring
 //
-// A stage is kBlocks blocks of 64 k. The last stage of a slice may hold fewer: its missing blocks' activations are read
-// from beyond K (the copy engine writes zeros) and their scales are taken as 0, so that the loop has no branch: a wgmma
+// A stage is kBlocks blocks of 64 k. The last stage of a slice may hold fewer: the missing blocks' activations are read
+// from beyond K, where the copy engine writes zeros, so that the loop has no branch: a wgmma
 // under a branch makes ptxas serialise all of them (warnings C7512 to C7515). For the same reason accumulators are never
 // zeroed by code: the first wgmma overwrites them.
 //
@@ -30,9 +30,10 @@ struct alignas(64) TensorMap {  // CUtensorMap
 };
 
 struct Problem {
-  const u8* weights;
-  const u8* scales;
-  const u8* zeros;
+  const TensorMap* x;        // [M][K], boxes of kTileM rows of 64
+  const TensorMap* weights;  // [N / 16][words], boxes of the tile's row blocks of a stage
+  const TensorMap* scales;
+  const TensorMap* zeros;
   int m, n, k;
   int units_quotient, units_remainder;
 };
@@ -73,15 +74,10 @@ QG_DEVICE void barrier_wait(u32 barrier, u32 parity) {
       "r"(parity)
       : "memory");
 }
-QG_DEVICE void bulk_copy(u32 dst, const void* src, u32 bytes, u32 barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst), "l"(src),
-               "r"(bytes), "r"(barrier)
-               : "memory");
-}
-QG_DEVICE void tensor_copy(u32 dst, const TensorMap* map, int k, int row, u32 barrier) {
+QG_DEVICE void tensor_copy(u32 dst, const TensorMap* map, int column, int row, u32 barrier) {
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
                    dst),
-               "l"(map), "r"(k), "r"(row), "r"(barrier)
+               "l"(map), "r"(column), "r"(row), "r"(barrier)
                : "memory");
 }
 QG_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -99,16 +95,11 @@ struct Slice {
   int first_block, end_block, stages;
 };
 
-// The producer warp: fills stage after stage as the consumers free them.
-QG_DEVICE void produce(const Problem& p, const TensorMap* map, const Slice& slice, u32 ring, u32 full, u32 empty, int lane) {
+// One thread fills stage after stage as the consumers free them. A copy instruction costs it about 100 clocks, whatever
+// its size: one per plane and stage (a copy per 16-row block was limited by this thread alone).
+QG_DEVICE void produce(const Problem& p, const Slice& slice, u32 ring, u32 full, u32 empty) {
   const int blocks_k = (p.k + 63) / 64;
-  const int groups = blocks_k * 64 / kGroupSize;
-  const int last_row_block = (p.n + 63) / 64 * 4 - 1;
-  const i64 row_block = min_of(blockIdx.y * kRowBlocks + lane, last_row_block);
-  const u8* codes = p.weights + row_block * blocks_k * 512;
-  const u8* scales = p.scales + row_block * groups * 32;
-  const u8* zeros = p.zeros + row_block * groups * 16;
-  const int first_row = blockIdx.x * kTileM;
+  const int first_row = blockIdx.x * kTileM, first_row_block = blockIdx.y * kRowBlocks;
   int slot = 0;
   u32 parity = 1;
 #pragma unroll 1
@@ -116,26 +107,17 @@ QG_DEVICE void produce(const Problem& p, const TensorMap* map, const Slice& slic
     if (s >= kStages) barrier_wait(empty + slot * 8, parity);
     const u32 base = ring + slot * kSlotBytes, barrier = full + slot * 8;
     const int block = slice.first_block + s * kBlocks;
-    const int blocks = min_of(kBlocks, slice.end_block - block);
     const int group = block * 64 / kGroupSize;
-    const int stage_groups = min_of(kScaleGroups, groups - group);
-    if (lane == 0) {
-      barrier_expect(barrier, kActivationBytes + kRowBlocks * (blocks * 512 + stage_groups * (kIntegerZeros ? 48 : 32)));
+    barrier_expect(barrier, kActivationBytes + kCodeBytes + kScaleBytes + kZeroBytes);
+    tensor_copy(base + kActivationBytes, p.weights, block * 128, first_row_block, barrier);
 #pragma unroll
-      for (int j = 0; j < kBlocks; ++j) {
-        const int k = j < blocks ? (block + j) * 64 : blocks_k * 64;  // beyond K: zeros
-        tensor_copy(base + j * kTileM * 128, map, k, first_row, barrier);
-      }
+    for (int j = 0; j < kBlocks; ++j) {
+      const int k = block + j < slice.end_block ? (block + j) * 64 : blocks_k * 64;  // beyond K: zeros
+      tensor_copy(base + j * kTileM * 128, p.x, k, first_row, barrier);
     }
-    __syncwarp();
-    if (lane < kRowBlocks) {
-      bulk_copy(base + kActivationBytes + lane * kBlocks * 512, codes + static_cast<i64>(block) * 512, blocks * 512, barrier);
-      bulk_copy(base + kActivationBytes + kCodeBytes + lane * kScaleGroups * 32, scales + static_cast<i64>(group) * 32,
-                stage_groups * 32, barrier);
-      if constexpr (kIntegerZeros) {
-        bulk_copy(base + kActivationBytes + kCodeBytes + kScaleBytes + lane * kScaleGroups * 16,
-                  zeros + static_cast<i64>(group) * 16, stage_groups * 16, barrier);
-      }
+    tensor_copy(base + kActivationBytes + kCodeBytes, p.scales, group * 8, first_row_block, barrier);
+    if constexpr (kIntegerZeros) {
+      tensor_copy(base + kActivationBytes + kCodeBytes + kScaleBytes, p.zeros, group * 4, first_row_block, barrier);
     }
     if (++slot == kStages) {
       slot = 0;
@@ -145,15 +127,14 @@ QG_DEVICE void produce(const Problem& p, const TensorMap* map, const Slice& slic
 }
 
 // Codes of one fragment and block, dequantized and scaled: the A registers of four k16 steps.
-QG_DEVICE void load_block(u32 (&a)[4][4], const u8* stage, int row_block, int j, int lane, bool valid) {
+QG_DEVICE void load_block(u32 (&a)[4][4], const u8* stage, int row_block, int j, int lane) {
   const Vec4 q = *reinterpret_cast<const Vec4*>(stage + kActivationBytes + (row_block * kBlocks + j) * 512 + lane * 16);
   const u32 words[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
   for (int g = 0; g < kGroupsPerBlock; ++g) {
     const int group = kGroupSize >= 64 ? j * 64 / kGroupSize : j * kGroupsPerBlock + g;
     const int i = (row_block * kScaleGroups + group) * 8 + lane / 4;
-    u32 pair = reinterpret_cast<const u32*>(stage + kActivationBytes + kCodeBytes)[i];
-    pair = valid ? pair : 0;
+    const u32 pair = reinterpret_cast<const u32*>(stage + kActivationBytes + kCodeBytes)[i];
     const u32 zeros =
         kIntegerZeros ? reinterpret_cast<const u16*>(stage + kActivationBytes + kCodeBytes + kScaleBytes)[i] : 0x0808u;
     const dequant::Offsets offsets = dequant::make_offsets(zeros & 0xffu, zeros >> 8);
@@ -167,7 +148,7 @@ QG_DEVICE void load_block(u32 (&a)[4][4], const u8* stage, int row_block, int j,
   }
 }
 
-QG_DEVICE void run(const Problem& p, const TensorMap* map, const Output& out) {
+QG_DEVICE void run(const Problem& p, const Output& out) {
   extern __shared__ __align__(1024) u8 shared[];
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
   const u32 ring = shared_address(shared);
@@ -194,7 +175,7 @@ QG_DEVICE void run(const Problem& p, const TensorMap* map, const Output& out) {
 
   if (warp >= kConsumers / 32) {
     if constexpr (kMoveRegisters) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
-    if (warp == kConsumers / 32) produce(p, map, slice, ring, full, empty, lane);
+    if (tid == kConsumers) produce(p, slice, ring, full, empty);
   } else {
     if constexpr (kMoveRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
     const int group_n = (warp >> 2) % kGroupsN, group_k = (warp >> 2) / kGroupsN;
@@ -206,13 +187,12 @@ QG_DEVICE void run(const Problem& p, const TensorMap* map, const Output& out) {
     for (int s = group_k; s < slice.stages; s += kGroupsK) {
       barrier_wait(full + slot * 8, parity);
       const u8* stage = shared + slot * kSlotBytes;
-      const int block = slice.first_block + s * kBlocks;
 #pragma unroll
       for (int j = 0; j < kBlocks; ++j) {
 #pragma unroll
         for (int r = 0; r < kRowTiles; ++r) {
           u32 a[4][4];
-          load_block(a, stage, (group_n * kRowTiles + r) * 4 + fragment, j, lane, block + j < slice.end_block);
+          load_block(a, stage, (group_n * kRowTiles + r) * 4 + fragment, j, lane);
           const u64 b = descriptor(ring + slot * kSlotBytes + j * kTileM * 128);
           wgmma_fence();
 #pragma unroll
@@ -253,8 +233,9 @@ QG_DEVICE void run(const Problem& p, const TensorMap* map, const Output& out) {
 }  // namespace wgmma_family
 
 extern "C" __global__ void __launch_bounds__(config::kThreads, 1)
-    qgemm_wgmma(const __grid_constant__ TensorMap x, const u8* weights, const u8* scales, const u8* zeros, const void* bias, void* y,
+    qgemm_wgmma(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weights,
+                const __grid_constant__ TensorMap scales, const __grid_constant__ TensorMap zeros, const void* bias, void* y,
                 void* workspace, int m, int n, int k, i64 ldy, int units_quotient, int units_remainder) {
-  wgmma_family::run(Problem{weights, scales, zeros, m, n, k, units_quotient, units_remainder}, &x,
+  wgmma_family::run(Problem{&x, &weights, &scales, &zeros, m, n, k, units_quotient, units_remainder},
                     Output{y, bias, workspace, m, n, ldy});
 }

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/family/family.h"
+#include "kernels/packing.h"
 
 namespace qgemm {
 namespace {
@@ -89,11 +90,24 @@ class Wgmma final : public KernelFamily {
 
   std::vector<KernelArgument> Arguments(const KernelConfig& config, const Problem& problem, int64_t units,
                                         int split_k) const override {
+    const WeightFormat& format = problem.signature.format;
+    const PackedSizes packed = PackedSizesFor(problem.n, problem.k, format);
+    const TensorElement element =
+        problem.signature.act == ScalarType::kBf16 ? TensorElement::kBf16 : TensorElement::kFp16;
+    const int groups = std::max(1, config.blocks_per_stage * 64 / format.group_size);
+    // A plane of the packed weights: one row of words per 16 rows of N.
+    auto plane = [&](PointerRole role, int64_t words, int box_words) {
+      return TensorMapArgument{role,      TensorElement::kU32,  words, packed.padded_n / 16, words * 4,
+                               box_words, config.tile_n() / 16, 0};
+    };
+    const TensorMapArgument scales = plane(PointerRole::kScales, packed.groups * 8, groups * 8);
+    // Without zero points the kernel does not read that map; the scales' stands in.
+    const bool integer_zeros = format.zero_point == ZeroPoint::kInteger;
     return {
-        {"x", TensorMapArgument{PointerRole::kX, problem.signature.act, problem.k, 64, config.tile_m(), 128}},
-        PointerTo("weights", PointerRole::kWeights, true, false),
-        PointerTo("scales", PointerRole::kScales, true, false),
-        PointerTo("zeros", PointerRole::kZeros, true, false),
+        {"x", TensorMapArgument{PointerRole::kX, element, problem.k, 0, 0, 64, config.tile_m(), 128}},
+        {"weights", plane(PointerRole::kWeights, packed.padded_k / 64 * 128, config.blocks_per_stage * 128)},
+        {"scales", scales},
+        {"zeros", integer_zeros ? plane(PointerRole::kZeros, packed.groups * 4, groups * 4) : scales},
         PointerTo("bias", PointerRole::kBias, true, false),
         PointerTo("y", PointerRole::kY, false, true),
         PointerTo("workspace", PointerRole::kWorkspace, true, true),
