@@ -139,10 +139,33 @@ def check_packing(torch):
             fail("this script does not pack as kernels/LAYOUT.md's example says")
 
 
+class LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute; the first three words of its 64-byte value are a cluster's dimensions."""
+
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_char * 4), ("value", ctypes.c_uint * 16)]
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("dynamic_smem_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(LaunchAttribute)),
+        ("attribute_count", ctypes.c_uint),
+    ]
+
+
 class Driver:
     """The few calls of the CUDA driver API that a launch takes; PyTorch's primary context is the current one."""
 
     DYNAMIC_SMEM_ATTRIBUTE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    CLUSTER_ATTRIBUTE = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    # CUtensorMapDataType and bytes of an element
+    ELEMENTS = {"ELEMENT_BF16": (9, 2), "ELEMENT_FP16": (6, 2), "ELEMENT_U32": (2, 4)}
+    SWIZZLES = {0: 0, 128: 3}  # CUtensorMapSwizzle
 
     def __init__(self):
         self.cuda = ctypes.CDLL("libcuda.so.1")
@@ -168,17 +191,40 @@ class Driver:
                 self.cuda.cuFuncSetAttribute(function, self.DYNAMIC_SMEM_ATTRIBUTE, smem), f"cuFuncSetAttribute({smem})"
             )
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.cast(ctypes.byref(v), ctypes.c_void_p) for v in values))
+        config = LaunchConfig(tuple(grid), (int(spec["block_threads"]), 1, 1), smem, stream, None, 0)
+        cluster_z = int(spec.get("cluster_z", 1))
+        if cluster_z > 1:
+            cluster = LaunchAttribute(self.CLUSTER_ATTRIBUTE, b"", (1, 1, cluster_z))
+            config.attributes, config.attribute_count = ctypes.pointer(cluster), 1
+        self.check(self.cuda.cuLaunchKernelEx(ctypes.byref(config), function, pointers, None), "cuLaunchKernelEx")
+
+    def tensor_map(self, name, description, address, m, ldx):
+        """The 128 bytes that a kernel takes for a tensor_map argument."""
+        element, swizzle = description["element"], int(description.get("swizzle_bytes", 0))
+        if element not in self.ELEMENTS or swizzle not in self.SWIZZLES:
+            fail(f"argument {name} has {element} and swizzle_bytes {swizzle}, which this script does not know")
+        data_type, element_bytes = self.ELEMENTS[element]
+        rows = int(description.get("rows", 0)) or m
+        pitch = int(description.get("row_pitch_bytes", 0)) or ldx * element_bytes
+        if address == 0 or address % 16 or pitch % 16:
+            fail(f"argument {name} at {address:#x} with rows {pitch} bytes apart: the copy engine needs multiples of 16")
+        memory = (ctypes.c_ubyte * 192)()
+        tensor_map = (ctypes.c_ubyte * 128).from_buffer(memory, -ctypes.addressof(memory) % 64)
         self.check(
-            self.cuda.cuLaunchKernel(
-                function, *(ctypes.c_uint(size) for size in grid), ctypes.c_uint(int(spec["block_threads"])),
-                ctypes.c_uint(1), ctypes.c_uint(1), ctypes.c_uint(smem), ctypes.c_void_p(stream), pointers, None,
+            self.cuda.cuTensorMapEncodeTiled(
+                ctypes.byref(tensor_map), data_type, ctypes.c_uint32(2), ctypes.c_void_p(address),
+                (ctypes.c_uint64 * 2)(int(description["columns"]), rows), (ctypes.c_uint64 * 1)(pitch),
+                (ctypes.c_uint32 * 2)(int(description["box_columns"]), int(description["box_rows"])),
+                (ctypes.c_uint32 * 2)(1, 1),
+                0, self.SWIZZLES[swizzle], 0, 0,  # no interleave, swizzle, no L2 promotion, zero fill
             ),
-            "cuLaunchKernel",
+            f"cuTensorMapEncodeTiled({name})",
         )
+        return tensor_map
 
 
-def argument_values(spec, pointers, symbols):
-    """The kernel's arguments in order: 8 bytes for a pointer, 4 or 8 for an integer."""
+def argument_values(spec, driver, pointers, symbols):
+    """The kernel's arguments in order: 8 bytes for a pointer, 4 or 8 for an integer, 128 for a tensor map."""
     values = []
     for argument in spec["arguments"]:
         if "pointer" in argument:
@@ -187,6 +233,14 @@ def argument_values(spec, pointers, symbols):
                 fail(f"argument {argument['name']} is not aligned to {argument['pointer']['alignment']} bytes")
             values.append(ctypes.c_uint64(address))
             continue
+        if "tensor_map" in argument:
+            description = argument["tensor_map"]
+            address = pointers[description["role"]]
+            m, ldx = symbols["SYMBOL_M"], symbols["SYMBOL_LDX"]
+            values.append(driver.tensor_map(argument["name"], description, address, m, ldx))
+            continue
+        if "i32" not in argument and "i64" not in argument:
+            fail(f"argument {argument['name']} is of a kind that this script does not know")
         kind, integer = ("i32", argument["i32"]) if "i32" in argument else ("i64", argument["i64"])
         value = symbols[integer["symbol"]] if "symbol" in integer else int(integer["constant"])
         values.append(ctypes.c_int32(value) if kind == "i32" else ctypes.c_int64(value))
@@ -249,7 +303,7 @@ def launch_once(torch, driver, function, spec, problem, x, workspace):
         "POINTER_ROLE_Y": address(y),
         "POINTER_ROLE_WORKSPACE": address(workspace),
     }
-    values = argument_values(spec, pointers, {"SYMBOL_M": m, "SYMBOL_LDX": ldx, "SYMBOL_LDY": ldy})
+    values = argument_values(spec, driver, pointers, {"SYMBOL_M": m, "SYMBOL_LDX": ldx, "SYMBOL_LDY": ldy})
     grid = (math.ceil(m / tile_m), int(spec["grid_n"]), int(spec["split_k"]))
     driver.launch(function, spec, grid, values, torch.cuda.current_stream().cuda_stream)
     torch.cuda.synchronize()
