@@ -113,8 +113,9 @@ std::string DefaultDataDir(const Environment& environment) {
 }
 
 absl::StatusOr<Config> LoadConfigFile(const std::string& path, const Config& base) {
-  if (access(path.c_str(), F_OK) != 0)
+  if (access(path.c_str(), F_OK) != 0) {
     return absl::NotFoundError(absl::StrCat("config ", path, " does not exist"));
+  }
   if (access(path.c_str(), R_OK) != 0) {
     return absl::PermissionDeniedError(absl::StrCat("config ", path, " cannot be read"));
   }
@@ -136,8 +137,9 @@ absl::StatusOr<Config> LoadConfigFile(const std::string& path, const Config& bas
 
 absl::StatusOr<Config> ResolveConfig(Config config, const Environment& environment) {
   if (config.listen.empty()) config.listen.push_back(DefaultSocket(environment));
-  for (const std::string& address : config.listen)
+  for (const std::string& address : config.listen) {
     QGEMM_RETURN_IF_ERROR(ParseListenAddress(address).status());
+  }
   if (config.data_dir.empty()) config.data_dir = DefaultDataDir(environment);
   if (config.device != "auto" && config.device != "none" && !absl::StartsWith(config.device, "GPU-")) {
     return absl::InvalidArgumentError(

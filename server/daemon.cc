@@ -76,7 +76,7 @@ Daemon::~Daemon() = default;
 
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(CacheStore& store, Compiler& compiler, Gpu* gpu,
                                                       Clock& clock, TargetResolver targets,
-                                                      DaemonOptions options) {
+                                                      const DaemonOptions& options) {
   std::unique_ptr<Daemon> daemon(new Daemon(store, compiler, gpu, clock, std::move(targets), options));
   QGEMM_RETURN_IF_ERROR(daemon->Listen(options));
   return daemon;
@@ -88,7 +88,8 @@ absl::Status Daemon::Listen(const DaemonOptions& options) {
   grpc::ServerBuilder builder;
   // Two daemons must not share a port: clients would reach one or the other.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // Clients ping during a long silent Tune to notice a daemon that hangs; by default that is refused as abuse.
+  // Clients ping during a long silent Tune to notice a daemon that hangs; by default that is refused as
+  // abuse.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
   builder.SetMaxReceiveMessageSize(kMaxReceiveBytes);
   std::vector<int> ports(options.listen.size(), 0);
@@ -124,7 +125,7 @@ absl::Status Daemon::Listen(const DaemonOptions& options) {
 }
 
 absl::Status Daemon::UpdateHealth() {
-  const absl::Status toolchain = tuner_.Toolchain().status();
+  absl::Status toolchain = tuner_.Toolchain().status();
   grpc::HealthCheckServiceInterface& health = *server_->GetHealthCheckService();
   health.SetServingStatus("qgemm.v1.Tuner", toolchain.ok());
   health.SetServingStatus("qgemm.v1.Cache", true);

@@ -37,7 +37,7 @@ class Daemon {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Daemon>> Start(CacheStore& store, Compiler& compiler,
                                                                      Gpu* gpu, Clock& clock,
                                                                      TargetResolver targets,
-                                                                     DaemonOptions options);
+                                                                     const DaemonOptions& options);
   // Stop() must have been called.
   ~Daemon();
 

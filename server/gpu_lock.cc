@@ -30,8 +30,9 @@ absl::StatusOr<FileLock> TakeGpuLock(const std::string& uuid, const std::string&
                                      const std::string& fallback_dir, const std::string& holder) {
   const std::string name = absl::StrCat("/qgemm-", uuid, ".lock");
   absl::StatusOr<FileLock> lock = FileLock::Take(lock_dir + name, holder);
-  if (!lock.ok() && !absl::IsFailedPrecondition(lock.status()))
+  if (!lock.ok() && !absl::IsFailedPrecondition(lock.status())) {
     lock = FileLock::Take(fallback_dir + name, holder);
+  }
   if (absl::IsFailedPrecondition(lock.status())) {
     return absl::FailedPreconditionError(
         absl::StrCat("GPU ", uuid, " is held by another qgemmd (", std::string(lock.status().message()),

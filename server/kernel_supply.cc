@@ -66,7 +66,7 @@ KernelSupply::Requested KernelSupply::Request(const KernelConfig& config, const 
 
 KernelSupply::Requested KernelSupply::RequestSupport(absl::string_view arch, absl::string_view toolchain,
                                                      int priority) {
-  const KernelSource source = SupportKernelSource();
+  KernelSource source = SupportKernelSource();
   KernelKeyInput input;
   input.source_digest = SupportSourceDigest();
   input.config = "support";
@@ -82,7 +82,7 @@ KernelSupply::Requested KernelSupply::RequestSupport(absl::string_view arch, abs
   wanted.toolchain = std::string(toolchain);
   wanted.layout_id = std::string(kLayoutId);
   return RequestByKey(
-      wanted, [&] { return source; }, priority);
+      wanted, [&] { return std::move(source); }, priority);
 }
 
 KernelSupply::Requested KernelSupply::RequestByKey(const Wanted& wanted,
@@ -96,8 +96,9 @@ KernelSupply::Requested KernelSupply::RequestByKey(const Wanted& wanted,
     std::weak_ptr<Kernel>& entry = in_use_[wanted.key];
     existing = entry.lock();
     // A failure that is not the source's own is not handed on to those who ask later.
-    if (existing != nullptr && (!existing->ready() || existing->status().ok()))
+    if (existing != nullptr && (!existing->ready() || existing->status().ok())) {
       return {std::move(existing), false};
+    }
     kernel = std::shared_ptr<Kernel>(new Kernel(*this, wanted.key));
     entry = kernel;
     const auto found = refused_.find(wanted.key);
@@ -169,8 +170,9 @@ void KernelSupply::StoreAndPublish(const std::weak_ptr<Kernel>& waiting, const W
     status = store_.PutKernel(record);
     system_failure = !status.ok();
     record.clear_ptx();
-    if (!status.ok())
+    if (!status.ok()) {
       spdlog::error("kernel {} {} was not stored: {}", wanted.config, wanted.arch, status.ToString());
+    }
   } else {
     spdlog::warn("kernel {} {} was not compiled: {}", wanted.config, wanted.arch, status.ToString());
     if (absl::IsInvalidArgument(status)) {

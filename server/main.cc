@@ -169,7 +169,7 @@ absl::Status Serve(const Config& config, Spawner& spawner) {
   options.holder = holder;
   QGEMM_ASSIGN_OR_RETURN(
       const std::unique_ptr<Daemon> daemon,
-      Daemon::Start(*store, pool, gpu.process.get(), RealClock(), std::move(targets), std::move(options)));
+      Daemon::Start(*store, pool, gpu.process.get(), RealClock(), std::move(targets), options));
   absl::Status workers = daemon->UpdateHealth();
   if (!workers.ok()) {
     spdlog::error("nothing can be compiled, only the cache is served: {}", std::string(workers.message()));

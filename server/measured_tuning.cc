@@ -199,6 +199,7 @@ absl::Status MeasuredTuning::Screen(PickJob& job, CandidateState& state) {
 absl::Status MeasuredTuning::TimeFinalists(PickJob& job, const std::vector<size_t>& finalists) {
   QGEMM_RETURN_IF_ERROR(Prepare(job));
   std::vector<GpuCandidate> candidates;
+  candidates.reserve(finalists.size());
   for (const size_t i : finalists) candidates.push_back(ForGpu(job, job.candidates[i]));
   const double busy_before = gpu_.busy_seconds();
   absl::StatusOr<std::vector<internal::Timing>> timings = gpu_.Finals(candidates, budgets_.finals, kTieBand);

@@ -132,6 +132,7 @@ std::vector<v1::Rejection> CountRejections(absl::Span<const CandidateState> cand
     rejection.set_candidates(rejection.candidates() + 1);
   }
   std::vector<v1::Rejection> sorted;
+  sorted.reserve(by_kind.size());
   for (auto& [kind, rejection] : by_kind) sorted.push_back(std::move(rejection));
   std::stable_sort(sorted.begin(), sorted.end(), [](const v1::Rejection& a, const v1::Rejection& b) {
     return a.candidates() > b.candidates();

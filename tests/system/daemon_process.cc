@@ -34,8 +34,9 @@ DaemonProcess::DaemonProcess(const std::string& program, const std::vector<std::
   argv.push_back(nullptr);
   std::map<std::string, std::string> variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (const char* equals = std::strchr(*entry, '='))
+    if (const char* equals = std::strchr(*entry, '=')) {
       variables[std::string(*entry, equals - *entry)] = equals + 1;
+    }
   }
   for (const auto& [name, value] : env) variables[name] = value;
   std::vector<std::string> assignments;

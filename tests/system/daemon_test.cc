@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "base/digest.h"
 #include "qgemm/v1/cache.grpc.pb.h"
 #include "qgemm/v1/device.grpc.pb.h"
@@ -92,7 +93,7 @@ class DaemonTest : public ::testing::Test {
     tuner_ = v1::Tuner::NewStub(channel_);
   }
 
-  bool CanCompile() { return daemon_->Output().find("nothing can be compiled") == std::string::npos; }
+  bool CanCompile() { return !absl::StrContains(daemon_->Output(), "nothing can be compiled"); }
 
   TuneAnswer Tune(const v1::TuneRequest& request) {
     TuneAnswer answer;

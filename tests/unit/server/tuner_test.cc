@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "cache/memory_store.h"
 #include "kernels/search_space.h"
 #include "server/proto_convert.h"
@@ -130,8 +131,9 @@ TEST_F(TunerTest, PicksTheFastestRightCandidateAndStoresIt) {
   EXPECT_FALSE(gpu_.support_cubin().empty());
 
   double fastest = 1e9;
-  for (const auto& [name, count] : gpu_.screens_by_name())
+  for (const auto& [name, count] : gpu_.screens_by_name()) {
     fastest = std::min(fastest, FakeGpu::MedianOf(name));
+  }
   EXPECT_LE(pick.time_us(), fastest * 1.003);
   EXPECT_TRUE(store_.GetKernelBySha256(pick.kernel().sha256()).ok());
   EXPECT_EQ(pick.launch().entry(), pick.kernel().entry());
@@ -259,7 +261,7 @@ TEST_F(TunerTest, BadCandidatesLoseOnlyThemselves) {
     return FakeGpu::Right(FakeGpu::MedianOf(candidate.name));
   });
   compiler_.SetBehaviour([&](const CompileTask& task) -> absl::StatusOr<internal::CompileReply> {
-    return FakeCompiler::Reply(task, task.source.name.rfind(spilling + " ", 0) == 0 ? 8 : 0);
+    return FakeCompiler::Reply(task, absl::StartsWith(task.source.name, spilling + " ") ? 8 : 0);
   });
   const RecordingStream& stream = Tune(RequestFor({problem}, {16}));
   const auto spilled = std::count_if(legal.begin(), legal.end(), [&](const Candidate& candidate) {
