@@ -54,6 +54,62 @@ TEST(LaunchSpecProto, SurvivesBothWays) {
   EXPECT_EQ(std::get<int64_t>(std::get<IntegerArgument>(spec->arguments[11].kind).value), int64_t{1} << 40);
 }
 
+LaunchSpec SomeSpecWithTensorMaps() {
+  LaunchSpec spec = SomeSpec();
+  spec.cluster_z = 4;
+  spec.arguments = {
+      {"x", TensorMapArgument{PointerRole::kX, TensorElement::kBf16, 4096, 0, 0, 64, 32, 128}},
+      {"x16", TensorMapArgument{PointerRole::kX, TensorElement::kFp16, 4096, 0, 0, 64, 32, 128}},
+      {"weights", TensorMapArgument{PointerRole::kWeights, TensorElement::kU32, 8192, 336, 32768, 256, 4, 0}},
+  };
+  return spec;
+}
+
+TEST(LaunchSpecProto, KeepsClustersAndEveryFieldOfATensorMap) {
+  const auto spec = LaunchSpecFromProto(LaunchSpecToProto(SomeSpecWithTensorMaps()));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->cluster_z, 4);
+  ASSERT_EQ(spec->arguments.size(), 3);
+  const auto& x = std::get<TensorMapArgument>(spec->arguments[0].kind);
+  EXPECT_EQ(x.role, PointerRole::kX);
+  EXPECT_EQ(x.element, TensorElement::kBf16);
+  EXPECT_EQ(x.rows, 0);
+  EXPECT_EQ(x.row_pitch_bytes, 0);
+  EXPECT_EQ(x.swizzle_bytes, 128);
+  EXPECT_EQ(std::get<TensorMapArgument>(spec->arguments[1].kind).element, TensorElement::kFp16);
+  const auto& weights = std::get<TensorMapArgument>(spec->arguments[2].kind);
+  EXPECT_EQ(weights.role, PointerRole::kWeights);
+  EXPECT_EQ(weights.element, TensorElement::kU32);
+  EXPECT_EQ(weights.columns, 8192);
+  EXPECT_EQ(weights.rows, 336);
+  EXPECT_EQ(weights.row_pitch_bytes, 32768);
+  EXPECT_EQ(weights.box_columns, 256);
+  EXPECT_EQ(weights.box_rows, 4);
+  EXPECT_EQ(weights.swizzle_bytes, 0);
+}
+
+TEST(LaunchSpecProto, TakesAMissingClusterForNone) {
+  v1::LaunchSpec proto = LaunchSpecToProto(SomeSpec());
+  proto.clear_cluster_z();
+  const auto spec = LaunchSpecFromProto(proto);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->cluster_z, 1);
+}
+
+TEST(LaunchSpecProto, RefusesATensorMapItCannotMake) {
+  using TensorMap = v1::KernelArgument::TensorMap;
+  const auto refusal = [](void (*change)(TensorMap*)) {
+    v1::LaunchSpec proto = LaunchSpecToProto(SomeSpecWithTensorMaps());
+    change(proto.mutable_arguments(2)->mutable_tensor_map());
+    return std::string(LaunchSpecFromProto(proto).status().message());
+  };
+  EXPECT_THAT(refusal([](TensorMap* map) { map->set_swizzle_bytes(64); }),
+              HasSubstr("'weights' has a swizzle"));
+  EXPECT_THAT(refusal([](TensorMap* map) { map->clear_element(); }),
+              HasSubstr("'weights' has a pointer role"));
+  EXPECT_THAT(refusal([](TensorMap* map) { map->clear_role(); }), HasSubstr("'weights' has a pointer role"));
+}
+
 TEST(LaunchSpecProto, RefusesAnotherAbiVersion) {
   v1::LaunchSpec proto = LaunchSpecToProto(SomeSpec());
   proto.set_abi_version(99);
