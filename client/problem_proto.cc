@@ -79,6 +79,8 @@ absl::string_view ReductionWord(v1::Reduction reduction) {
       return "none";
     case v1::REDUCTION_WORKSPACE:
       return "workspace";
+    case v1::REDUCTION_CLUSTER:
+      return "cluster";
     default:
       return "";
   }

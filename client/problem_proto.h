@@ -15,7 +15,7 @@ v1::Problem ProblemToProto(const Problem& problem);
 absl::string_view ScalarTypeWord(v1::ScalarType type);     // "bf16", "fp16"
 absl::string_view ZeroPointWord(v1::ZeroPoint zero);       // "none", "int"
 absl::string_view PickSourceWord(v1::PickSource source);   // "MEASURED", "MODEL"
-absl::string_view ReductionWord(v1::Reduction reduction);  // "none", "workspace"
+absl::string_view ReductionWord(v1::Reduction reduction);  // "none", "workspace", "cluster"
 absl::string_view EffortWord(v1::Effort effort);           // "exhaustive", "balanced", "model-only"
 
 }  // namespace qgemm

@@ -75,6 +75,16 @@ TEST(ResultJson, HasExactlyTheKeysThatScriptsRelyOn) {
   EXPECT_THAT(KeysOf(ResultToJson(MeasuredResult())), ElementsAreArray(kKeys));
 }
 
+TEST(ResultJson, NamesEveryReduction) {
+  Result result = MeasuredResult();
+  for (const auto& [reduction, word] : {std::pair{v1::REDUCTION_NONE, "none"},
+                                        {v1::REDUCTION_WORKSPACE, "workspace"},
+                                        {v1::REDUCTION_CLUSTER, "cluster"}}) {
+    result.pick->set_reduction(reduction);
+    EXPECT_EQ(ResultToJson(result)["reduction"], word);
+  }
+}
+
 TEST(ResultJson, HoldsThePick) {
   EXPECT_EQ(ResultToJson(MeasuredResult()),
             nlohmann::ordered_json::parse(R"({"layers": "o_proj", "n": 5376, "k": 4096, "m_bucket": 16,
