@@ -1,5 +1,7 @@
 #include "client/qgemmctl/json_output.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace qgemm {
@@ -31,6 +33,17 @@ Json ArgumentToJson(const KernelArgument& argument) {
             {"read", pointer.read()},
             {"written", pointer.written()},
             {"alignment", pointer.alignment()}};
+  } else if (argument.has_tensor_map()) {
+    const KernelArgument::TensorMap& map = argument.tensor_map();
+    json = {{"kind", "tensor_map"},
+            {"role", Word(KernelArgument::PointerRole_Name(map.role()), "POINTER_ROLE_")},
+            {"element", Word(KernelArgument::TensorMap::Element_Name(map.element()), "ELEMENT_")},
+            {"columns", map.columns()},
+            {"rows", map.rows()},
+            {"row_pitch_bytes", map.row_pitch_bytes()},
+            {"box_columns", map.box_columns()},
+            {"box_rows", map.box_rows()},
+            {"swizzle_bytes", map.swizzle_bytes()}};
   } else if (argument.has_i64()) {
     json = IntegerToJson("i64", argument.i64());
   } else {
@@ -70,6 +83,7 @@ Json LaunchSpecToJson(const v1::LaunchSpec& spec) {
           {"tile_n", spec.tile_n()},
           {"grid_n", spec.grid_n()},
           {"split_k", spec.split_k()},
+          {"cluster_z", std::max(1, spec.cluster_z())},
           {"block_threads", spec.block_threads()},
           {"dynamic_smem_bytes", spec.dynamic_smem_bytes()},
           {"max_m", spec.max_m()},

@@ -177,6 +177,28 @@ TEST(JsonOutput, LaunchSpecNumbersAreNumbers) {
     {"kind": "i64", "constant": 4096, "name": "k"}])"));
 }
 
+TEST(JsonOutput, LaunchSpecHasClusterAndTensorMaps) {
+  v1::LaunchSpec spec;
+  EXPECT_EQ(LaunchSpecToJson(spec)["cluster_z"], 1);
+  spec.set_cluster_z(4);
+  auto* weights = spec.add_arguments();
+  weights->set_name("weights");
+  auto* map = weights->mutable_tensor_map();
+  map->set_role(v1::KernelArgument::POINTER_ROLE_WEIGHTS);
+  map->set_element(v1::KernelArgument::TensorMap::ELEMENT_U32);
+  map->set_columns(8192);
+  map->set_rows(336);
+  map->set_row_pitch_bytes(32768);
+  map->set_box_columns(256);
+  map->set_box_rows(4);
+  map->set_swizzle_bytes(128);
+  const auto json = LaunchSpecToJson(spec);
+  EXPECT_EQ(json["cluster_z"], 4);
+  EXPECT_EQ(json["arguments"], nlohmann::ordered_json::parse(R"([
+    {"kind": "tensor_map", "role": "weights", "element": "u32", "columns": 8192, "rows": 336,
+     "row_pitch_bytes": 32768, "box_columns": 256, "box_rows": 4, "swizzle_bytes": 128, "name": "weights"}])"));
+}
+
 TEST(JsonOutput, BytesThatAreNoTextDoNotFail) {
   const std::string text = JsonText(ErrorToJson(absl::NotFoundError("kernel \xFF is not there")));
   EXPECT_EQ(nlohmann::json::parse(text)["error"]["code"], "NOT_FOUND");
