@@ -11,39 +11,53 @@
 namespace qgemm {
 namespace {
 
-// Physical constants, fitted once to timings of a prototype of family mma on an H200 (README.md); every
-// device shares them, rates scale with the device profile.
+// Physical constants, fitted to timings on an H200 (README.md); every device shares them, rates scale with
+// the device profile.
 constexpr double kLaunchUs = 2.0;          // an empty kernel in a graph, and the first bytes' way
 constexpr double kWaveUs = 1.2;            // per wave of CTAs: pipeline fill, last stage, epilogue
-constexpr double kWarpUs = 0.03;           // and per warp of a CTA in it: start, barrier, sum over K groups
-constexpr double kReductionUs = 1.25;      // split-K: fence, ticket, and the last CTA's first read
+constexpr double kReductionUs = 1.25;      // workspace: fence, ticket, and the last CTA's first read
 constexpr double kReductionStepUs = 0.06;  // per slice and vector that a thread of the last CTA adds
+constexpr double kClusterUs = 0.6;         // cluster: two barriers; its CTAs share the sum, on the chip
 constexpr double kFillBytesPerClock = 96;  // per SM: a resident activation slice, before the first MMA
-constexpr double kL2BytesPerClock = 16;    // per SM: what all SMs read of L2 at once, activations above all
-constexpr double kLatencyBytes = 2048;     // in flight per SM that cost as much as the transfer itself
-constexpr double kWarpsToIssue = 8;        // fewer warps on an SM cannot use its issue slots
+constexpr double kL2BytesPerClock = 16;    // per SM: what all SMs read of L2 at once by cp.async
+constexpr int kBlockInstructions = 16;     // per 16 x 64 block: loads, addresses, the loop
+// Family mma.
+constexpr double kWarpUs = 0.03;        // per warp of a CTA and wave: start, barrier, sum over K groups
+constexpr double kLatencyBytes = 2048;  // in flight per SM that cost as much as the transfer itself
+constexpr double kWarpsToIssue = 8;     // fewer warps on an SM cannot use its issue slots
 constexpr double kMmaEfficiency =
     0.58;  // of mma_tflops, in a loop that also waits for ldmatrix and accumulators
-constexpr double kWgmmaEfficiency = 0.75;  // of wgmma_tflops, in a loop that also waits for copies
-constexpr double kCopyClocks = 110;        // the producer warp issues one bulk or tensor copy in
-constexpr double kIssuePerClock = 4;       // warp instructions per SM
-constexpr int kBlockInstructions = 16;     // per 16 x 64 block: loads, addresses, the loop
+constexpr double kIssuePerClock = 4;  // warp instructions per SM
+// Family wgmma. Tensor cores run at wgmma_tflops, beside the dequantization of other batches.
+constexpr double kTensorCopyBytesPerClock = 64;  // per SM: what the copy engine reads of L2
+constexpr double kCopyClocks = 110;              // the producer thread issues one copy in
+constexpr double kRefillClocks = 1070;           // from a slot's release to its next data
+constexpr double kBatchClocks =
+    3.25;  // per dequantizing instruction: a warpgroup's batch with an SM to itself
+constexpr double kIssueClocks = 2.25;  // and on an SM that has other warpgroups to run meanwhile
+constexpr double kEpilogueUs = 0.175;  // per CTA and vector that a thread sums and stores
+
+// Share of the SMs that clusters of so many CTAs can occupy, one CTA per SM: a cluster stays within a GPC.
+// What the driver says of 132 SMs (cudaOccupancyMaxActiveClusters); seven lies between its neighbours.
+constexpr double kClusterPacking[kMaxClusterSplit + 1] = {
+    1, 1, 1, 117. / 132, 120. / 132., 110. / 132, 102. / 132., 105. / 132, 120. / 132};
 
 // Instructions that turn one 16 x 64 block's codes into MMA operands, per warp.
 double DequantInstructions(const KernelConfig& config, const KernelSignature& signature) {
   const double words = 4;
+  // Row tiles of family mma share loads and addresses; those of wgmma are batches of their own.
+  const int shared_by = config.family == Family::kMma ? config.row_tiles : 1;
   // Shifts, logic and subtractions per eight codes: device/dequant.cuh.
   double instructions = words * (signature.act == ScalarType::kBf16 ? 11 : 9);
   if (config.scale == ScaleMode::kPre) instructions += words * 4;
   if (signature.format.zero_point == ZeroPoint::kInteger) {
     instructions += 6.0 * std::max(1, 64 / signature.format.group_size);
   }
-  return instructions + static_cast<double>(kBlockInstructions) / config.row_tiles;
+  return instructions + static_cast<double>(kBlockInstructions) / shared_by;
 }
 
 // Instructions beside the MMAs per block and token tile: activations' ldmatrix, scaling of partial sums.
 double TokenInstructions(const KernelConfig& config, const KernelSignature& signature) {
-  if (config.family == Family::kWgmma) return 0;  // activations are read by descriptor
   const double load = 2.0 / config.row_tiles;
   if (config.scale == ScaleMode::kPre) return load;
   return load + 4.0 * std::max(1, 64 / signature.format.group_size);
@@ -51,6 +65,10 @@ double TokenInstructions(const KernelConfig& config, const KernelSignature& sign
 
 // What the compiler needs per thread, within the cap that its thread count sets.
 int Registers(const KernelConfig& config) {
+  if (config.family == Family::kWgmma) {
+    const int wanted = (config.row_tiles * config.tile_m() / 2 + 72 + 7) / 8 * 8;
+    return std::min({wanted, 255, 65536 / config.threads() / 8 * 8});
+  }
   const int tiles = config.row_tiles * config.token_tiles;
   const int wanted = config.scale == ScaleMode::kPost ? 24 + 24 * config.row_tiles + 8 * tiles
                                                       : 40 + 8 * config.row_tiles + 4 * tiles;
@@ -59,90 +77,155 @@ int Registers(const KernelConfig& config) {
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// A candidate's CTAs on the device, and one CTA's share of the work (the longest slice's).
+struct Work {
+  int64_t ctas = 0;
+  int64_t on_busiest = 0;  // CTAs of the busiest SM
+  int64_t occupancy = 0;   // CTAs that an SM holds at once
+  int64_t waves = 0;
+  double rows = 0;  // of X in a tile
+  int64_t slice_k = 0;
+  double activation_bytes = 0;
+  double streamed_bytes = 0;  // packed planes and output: DRAM once
+  double l2_bytes = 0;        // activations of every CTA, and weights again for token tiles that follow
+
+  // Clocks of the busiest SM whose rounds of `resident` CTAs take clocks_of(resident).
+  template <typename ClocksOf>
+  double Rounds(const ClocksOf& clocks_of) const {
+    const int64_t rest = on_busiest % occupancy;
+    return on_busiest / occupancy * clocks_of(occupancy) + (rest == 0 ? 0 : clocks_of(rest));
+  }
+};
+
+Work WorkOf(const Candidate& candidate, const Problem& problem, int64_t m, const LaunchSpec& spec,
+            const DeviceProfile& device) {
+  const KernelConfig& config = candidate.config;
+  const Dim3 grid = spec.Grid(m);
+  Work work;
+  work.ctas = grid.x * grid.y * grid.z;
+  const double packing = kClusterPacking[std::min<int>(spec.cluster_z, kMaxClusterSplit)];
+  const auto sms = static_cast<int64_t>(device.sm_count * packing + 1e-6);
+  work.on_busiest = CeilDiv(work.ctas, sms);
+  work.occupancy = std::max(1, std::min({device.max_threads_per_sm / config.threads(),
+                                         device.max_smem_per_sm / (spec.dynamic_smem_bytes + 1024),
+                                         device.registers_per_sm / (Registers(config) * config.threads())}));
+  work.waves = CeilDiv(work.on_busiest, work.occupancy);
+
+  const int64_t unit_k = UnitK(problem.signature.format);
+  work.slice_k = CeilDiv(CeilDiv(problem.k, unit_k), candidate.split_k) * unit_k;
+  work.rows = static_cast<double>(std::min<int64_t>(m, spec.tile_m));
+  work.activation_bytes = work.rows * work.slice_k * 2;
+  const PackedSizes packed = PackedSizesFor(problem.n, problem.k, problem.signature.format);
+  const double plane_bytes = packed.weight_bytes + packed.scale_bytes + packed.zero_bytes;
+  work.streamed_bytes = plane_bytes + 2.0 * m * problem.n;
+  work.l2_bytes = work.ctas * work.activation_bytes + (grid.x - 1) * plane_bytes;
+  return work;
+}
+
+double MemoryUs(const Work& work, double l2_bytes_per_clock, const DeviceProfile& device) {
+  return work.streamed_bytes / (device.dram_gb_per_s * 1e3) +
+         work.l2_bytes / (device.sm_count * l2_bytes_per_clock * device.clock_ghz * 1e3);
+}
+
+// Flops of an SM in a clock.
+double FlopsPerClock(double tflops, const DeviceProfile& device) {
+  return tflops * 1e3 / device.sm_count / device.clock_ghz;
+}
+
+double ReductionUs(const Candidate& candidate, const Problem& problem, int64_t m, const Work& work,
+                   const DeviceProfile& device) {
+  if (candidate.reduction == Reduction::kNone) return 0;
+  if (candidate.reduction == Reduction::kCluster) return kClusterUs;
+  const double vectors = std::ceil(work.rows * candidate.config.tile_n() / 4 / candidate.config.threads());
+  const double traffic = 8.0 * candidate.split_k * m * problem.n;  // written and read once, fp32
+  return kReductionUs + std::max(kReductionStepUs * vectors * candidate.split_k,
+                                 traffic / (device.sm_count * kL2BytesPerClock * device.clock_ghz * 1e3));
+}
+
+// Warps share one instruction stream between copies, dequantization and mma.sync.
+void PredictMma(const KernelConfig& config, const KernelSignature& signature, const Work& work,
+                const DeviceProfile& device, CostEstimate* cost) {
+  const double clocks_per_us = device.clock_ghz * 1e3;
+  // Too few bytes in flight stretch the transfers.
+  const double ctas_per_sm = static_cast<double>(work.ctas) / device.sm_count;
+  const double slice_bytes = static_cast<double>(config.tile_n()) * work.slice_k / 2;
+  const double in_flight = std::min<double>(FamilyOf(config).BytesInFlight(config, signature), slice_bytes) *
+                           std::min<double>(work.occupancy, std::max(1.0, ctas_per_sm));
+  cost->memory_us = MemoryUs(work, kL2BytesPerClock, device) * (1 + kLatencyBytes / in_flight);
+
+  // Blocks that the busiest SM works through, as if it always had enough warps; a warp's are its share of the
+  // slice in whole stages.
+  const int64_t stages = CeilDiv(CeilDiv(work.slice_k / 64, config.blocks_per_stage), config.warps_k);
+  const double warp_blocks = static_cast<double>(stages * config.blocks_per_stage * config.row_tiles);
+  const int warps = config.threads() / 32;
+  const double blocks = work.Rounds(
+      [&](int64_t resident) { return warp_blocks * std::max<double>(resident * warps, kWarpsToIssue); });
+  const double block_flops = 2.0 * 16 * 64 * config.tile_m();
+  cost->mma_us =
+      blocks * block_flops / FlopsPerClock(device.mma_tflops * kMmaEfficiency, device) / clocks_per_us;
+  cost->dequant_us =
+      blocks *
+      (DequantInstructions(config, signature) + config.token_tiles * TokenInstructions(config, signature)) /
+      kIssuePerClock / clocks_per_us;
+  const double fill_us = config.activations == ActivationPath::kSlice
+                             ? work.activation_bytes * std::min(work.on_busiest, work.occupancy) /
+                                   kFillBytesPerClock / clocks_per_us
+                             : 0;
+  cost->overhead_us = kLaunchUs + work.waves * (kWaveUs + kWarpUs * warps + fill_us);
+  cost->main_us = std::hypot(cost->memory_us, cost->mma_us + cost->dequant_us);
+}
+
+// A CTA walks its stages at the pace of the slowest of: the producer thread, the way of a slot's bytes, one
+// warpgroup's own instructions, and the issue slots and tensor cores that the SM's warpgroups share. They
+// overlap, not perfectly: the cubic norm.
+void PredictWgmma(const KernelConfig& config, const KernelSignature& signature, const Work& work,
+                  const DeviceProfile& device, CostEstimate* cost) {
+  const double clocks_per_us = device.clock_ghz * 1e3;
+  cost->memory_us = MemoryUs(work, kTensorCopyBytesPerClock, device);
+
+  const int64_t stages = CeilDiv(work.slice_k / 64, config.blocks_per_stage);
+  const int zero_copies = signature.format.zero_point == ZeroPoint::kInteger ? 1 : 0;
+  const double produce_clocks = stages * (config.blocks_per_stage + 2 + zero_copies) * kCopyClocks;
+  const double refill_clocks = stages * kRefillClocks / (config.stages - 1);
+  // A batch is a warpgroup's 64 x 64 block of weights.
+  const double batches =
+      static_cast<double>(CeilDiv(stages, config.warps_k) * config.blocks_per_stage * config.row_tiles);
+  const int warpgroups = config.warps_n * config.warps_k;
+  const double instructions = DequantInstructions(config, signature);
+  const double tensor_clocks =
+      batches * warpgroups * 2.0 * 64 * 64 * config.tile_m() / FlopsPerClock(device.wgmma_tflops, device);
+  const double issue_clocks = batches * warpgroups * instructions * kIssueClocks;
+  const double walk_us = work.Rounds([&](int64_t resident) {
+    double cubes = 0;
+    for (const double clocks : {produce_clocks, refill_clocks, batches * instructions * kBatchClocks,
+                                resident * issue_clocks, resident * tensor_clocks}) {
+      cubes += clocks * clocks * clocks;
+    }
+    return std::cbrt(cubes);
+  }) / clocks_per_us;
+  cost->mma_us = work.on_busiest * tensor_clocks / clocks_per_us;
+  cost->dequant_us = work.on_busiest * issue_clocks / clocks_per_us;
+  const double vectors = std::ceil(work.rows * config.tile_n() / 4 / config.epilogue_threads());
+  cost->overhead_us =
+      kLaunchUs + work.waves * kWaveUs + kEpilogueUs * vectors * std::min(work.on_busiest, work.occupancy);
+  cost->main_us = std::max(cost->memory_us, walk_us);
+}
+
 }  // namespace
 
 CostEstimate PredictCost(const Candidate& candidate, const Problem& problem, int64_t m,
                          const DeviceProfile& device) {
-  const KernelConfig& config = candidate.config;
-  const KernelSignature& signature = problem.signature;
   const LaunchSpec spec = MakeLaunchSpec(candidate, problem, BucketFor(m));
-  const Dim3 grid = spec.Grid(m);
-  const double clocks_per_us = device.clock_ghz * 1e3;
-
-  // CTAs: how many, how many at once on an SM, how many on the busiest SM.
-  const int64_t ctas = grid.x * grid.y * grid.z;
-  const int64_t on_busiest = CeilDiv(ctas, device.sm_count);
-  const int64_t occupancy =
-      std::max(1, std::min({device.max_threads_per_sm / config.threads(),
-                            device.max_smem_per_sm / (spec.dynamic_smem_bytes + 1024),
-                            device.registers_per_sm / (Registers(config) * config.threads())}));
-  const int64_t waves = CeilDiv(on_busiest, occupancy);
-  const double ctas_per_sm = static_cast<double>(ctas) / device.sm_count;
-
-  // A CTA's share of the work, the longest slice's.
-  const int64_t unit_k = UnitK(signature.format);
-  const int64_t slice_k = CeilDiv(CeilDiv(problem.k, unit_k), candidate.split_k) * unit_k;
-  const double rows = static_cast<double>(std::min<int64_t>(m, spec.tile_m));
-  const double activation_bytes = rows * slice_k * 2;
-  const double weight_bytes = static_cast<double>(spec.tile_n) * slice_k / 2;
-
+  const Work work = WorkOf(candidate, problem, m, spec, device);
   CostEstimate cost;
-  cost.wave_efficiency = ctas_per_sm / on_busiest;
-
-  // Weights come from DRAM once; token tiles that follow read them from L2, and every CTA its activations.
-  // Too few bytes in flight stretch it all.
-  const PackedSizes packed = PackedSizesFor(problem.n, problem.k, signature.format);
-  const double plane_bytes = packed.weight_bytes + packed.scale_bytes + packed.zero_bytes;
-  const double output_bytes = 2.0 * m * problem.n;
-  const double l2_bytes = ctas * activation_bytes + (grid.x - 1) * plane_bytes;
-  const double in_flight = std::min<double>(FamilyOf(config).BytesInFlight(config, signature), weight_bytes) *
-                           std::min<double>(occupancy, std::max(1.0, ctas_per_sm));
-  cost.memory_us = ((plane_bytes + output_bytes) / (device.dram_gb_per_s * 1e3) +
-                    l2_bytes / (device.sm_count * kL2BytesPerClock * clocks_per_us)) *
-                   (1 + kLatencyBytes / in_flight);
-
-  // A warp's blocks: its share of the slice in whole stages.
-  const int64_t stages = CeilDiv(CeilDiv(slice_k / 64, config.blocks_per_stage), config.warps_k);
-  const double warp_blocks = static_cast<double>(stages * config.blocks_per_stage * config.row_tiles);
-  const int warps = config.epilogue_threads() / 32;
-  // Blocks that the busiest SM works through, as if it always had enough warps.
-  const auto blocks_of = [&](int64_t resident) {
-    return resident == 0 ? 0 : warp_blocks * std::max<double>(resident * warps, kWarpsToIssue);
-  };
-  const int64_t full_waves = on_busiest / occupancy;
-  const double blocks = full_waves * blocks_of(occupancy) + blocks_of(on_busiest % occupancy);
-  const bool wgmma = config.family == Family::kWgmma;
-  const double tflops = wgmma ? device.wgmma_tflops * kWgmmaEfficiency : device.mma_tflops * kMmaEfficiency;
-  const double mma_flops_per_clock = tflops * 1e6 / device.sm_count / clocks_per_us;
-  const double block_flops = 2.0 * 16 * 64 * spec.tile_m;
-  cost.mma_us = blocks * block_flops / mma_flops_per_clock / clocks_per_us;
-  cost.dequant_us =
-      blocks *
-      (DequantInstructions(config, signature) + config.token_tiles * TokenInstructions(config, signature)) /
-      kIssuePerClock / clocks_per_us;
-
-  if (candidate.split_k > 1) {
-    const double vectors = std::ceil(rows * spec.tile_n / 4 / config.threads());
-    const double traffic = 8.0 * candidate.split_k * m * problem.n;  // written and read once, fp32
-    cost.reduction_us =
-        kReductionUs + std::max(kReductionStepUs * vectors * candidate.split_k,
-                                traffic / (device.sm_count * kL2BytesPerClock * clocks_per_us));
+  cost.wave_efficiency = static_cast<double>(work.ctas) / device.sm_count / work.on_busiest;
+  if (candidate.config.family == Family::kWgmma) {
+    PredictWgmma(candidate.config, problem.signature, work, device, &cost);
+  } else {
+    PredictMma(candidate.config, problem.signature, work, device, &cost);
   }
-  const double fill_us =
-      config.activations == ActivationPath::kSlice
-          ? activation_bytes * std::min(on_busiest, occupancy) / kFillBytesPerClock / clocks_per_us
-          : 0;
-  cost.overhead_us = kLaunchUs + waves * (kWaveUs + kWarpUs * warps + fill_us);
-  // wgmma runs beside the next block's dequantization, mma.sync shares the warp's instruction stream with it.
-  const double compute_us = wgmma ? std::hypot(cost.mma_us, cost.dequant_us) : cost.mma_us + cost.dequant_us;
-  if (wgmma) {
-    // A CTA's one producer warp issues every copy of its slice in turn: large tiles and many CTAs per SM hide
-    // it.
-    const int copies = config.blocks_per_stage + 2;
-    const int64_t cta_stages = CeilDiv(slice_k / 64, config.blocks_per_stage);
-    cost.memory_us = std::max(cost.memory_us, waves * cta_stages * copies * kCopyClocks / clocks_per_us);
-  }
-  cost.total_us = std::hypot(cost.memory_us, compute_us) + cost.reduction_us + cost.overhead_us;
+  cost.reduction_us = ReductionUs(candidate, problem, m, work, device);
+  cost.total_us = cost.main_us + cost.reduction_us + cost.overhead_us;
   return cost;
 }
 

@@ -1,12 +1,15 @@
 // How well the cost model orders measured kernels. Reads lines [N, K, M, us, candidate name] (bf16, group
-// 128), or lines [N, K, M, us, name, split, reduction, ...] of a sweep of the prototype on an H200 (bf16,
-// group 128) from a file, "-" for standard input:
-//   zcat sweep.jsonl.gz | cost_model_eval -
-// Names are A_<path>_<token tiles>_<row tiles>_<warps N>_<warps
+// 128) on an H200, or lines [N, K, M, us, name, split, reduction, ...] of a sweep of the prototype, from
+// files, "-" for standard input:
+//   cost_model_eval first_sweep.jsonl second_sweep.jsonl
+// A file is one session. A candidate measured twice in a session counts with its smaller time; one measured
+// in several sessions with the last file's, and the sessions' median ratio over such candidates is printed:
+// far from 1, the cells that mix them say little.
+// Names of the prototype are A_<path>_<token tiles>_<row tiles>_<warps N>_<warps
 // K>_<blocks>_<stages>_<scale>_<activations>_...; taken are the points like family mma: cp.async (path 1),
 // post scale (0, 2), activations resident (1, 2: the faster counts), no reduction or workspace. Per (N, K,
-// M): the measured time of the model's first choice, and of the best of its first third, over the best
-// measured.
+// M): the measured time of the model's first choice, of the best of its first 24, and of the best of its
+// first third, over the best measured.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -19,6 +22,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "kernels/cost_model.h"
 
@@ -71,8 +75,27 @@ bool ParsePoint(const std::string& line, Cell* cell, Point* point) {
   return true;
 }
 
-int Main(std::istream& in) {
-  std::map<Cell, std::map<Candidate, Point>> cells;
+// Ratios to the best measured time.
+class Slowdown {
+ public:
+  double Add(double ratio) {
+    log_sum_ += std::log(ratio);
+    worst_ = std::max(worst_, ratio);
+    ++count_;
+    return ratio;
+  }
+  std::string Text() const { return absl::StrFormat("%.3f, %.3f", std::exp(log_sum_ / count_), worst_); }
+
+ private:
+  double log_sum_ = 0;
+  double worst_ = 1;
+  int count_ = 0;
+};
+
+using Cells = std::map<Cell, std::map<Candidate, Point>>;
+
+Cells ReadSession(std::istream& in) {
+  Cells cells;
   for (std::string line; std::getline(in, line);) {
     Cell cell;
     Point point;
@@ -80,14 +103,35 @@ int Main(std::istream& in) {
     auto [entry, inserted] = cells[cell].try_emplace(point.candidate, point);
     entry->second.measured_us = std::min(entry->second.measured_us, point.measured_us);
   }
+  return cells;
+}
+
+// Adds a later session, and says how it compares where both measured the same.
+void Merge(const Cells& session, const std::string& name, Cells* cells) {
+  std::vector<double> ratios;
+  for (const auto& [cell, candidates] : session) {
+    for (const auto& [candidate, point] : candidates) {
+      auto [entry, inserted] = (*cells)[cell].try_emplace(candidate, point);
+      if (inserted) continue;
+      ratios.push_back(point.measured_us / entry->second.measured_us);
+      entry->second = point;
+    }
+  }
+  if (ratios.empty()) return;
+  std::nth_element(ratios.begin(), ratios.begin() + ratios.size() / 2, ratios.end());
+  std::printf("%s: %zu candidates measured before, median ratio %.3f\n", name.c_str(), ratios.size(),
+              ratios[ratios.size() / 2]);
+}
+
+int Report(Cells cells) {
   if (cells.empty()) {
     std::fprintf(stderr, "no usable points in the input\n");
     return 1;
   }
   const DeviceProfile device = *FindDeviceProfile("h200");
-  double first_log = 0, third_log = 0, first_worst = 1, third_worst = 1;
-  std::printf("%6s %6s %3s %5s %8s %7s %7s %9s  first choice\n", "N", "K", "M", "n", "best us", "first",
-              "third", "predicted");
+  Slowdown first, first24, third;
+  std::printf("%6s %6s %4s %5s %8s %7s %7s %7s %9s  first choice\n", "N", "K", "M", "n", "best us", "first",
+              "of 24", "third", "predicted");
   for (auto& [cell, candidates] : cells) {
     const auto [n, k, m] = cell;
     std::vector<Point> points;
@@ -99,20 +143,21 @@ int Main(std::istream& in) {
                      [](const Point& a, const Point& b) { return a.predicted_us < b.predicted_us; });
     const auto faster = [](const Point& a, const Point& b) { return a.measured_us < b.measured_us; };
     const double best = std::min_element(points.begin(), points.end(), faster)->measured_us;
-    const auto third_end = points.begin() + std::max<size_t>(1, points.size() / 3);
-    const double first = points[0].measured_us / best;
-    const double third = std::min_element(points.begin(), third_end, faster)->measured_us / best;
-    std::printf("%6lld %6lld %3lld %5zu %8.2f %7.3f %7.3f %9.2f  %s\n", static_cast<long long>(n),
-                static_cast<long long>(k), static_cast<long long>(m), points.size(), best, first, third,
+    const auto best_of = [&](size_t count) {
+      return std::min_element(points.begin(), points.begin() + std::clamp<size_t>(count, 1, points.size()),
+                              faster)
+                 ->measured_us /
+             best;
+    };
+    std::printf("%6lld %6lld %4lld %5zu %8.2f %7.3f %7.3f %7.3f %9.2f  %s\n", static_cast<long long>(n),
+                static_cast<long long>(k), static_cast<long long>(m), points.size(), best,
+                first.Add(best_of(1)), first24.Add(best_of(24)), third.Add(best_of(points.size() / 3)),
                 points[0].predicted_us, CandidateName(points[0].candidate).c_str());
-    first_log += std::log(first);
-    third_log += std::log(third);
-    first_worst = std::max(first_worst, first);
-    third_worst = std::max(third_worst, third);
   }
-  std::printf("first choice: geometric mean %.3f, worst %.3f; best of the first third: %.3f, worst %.3f\n",
-              std::exp(first_log / cells.size()), first_worst, std::exp(third_log / cells.size()),
-              third_worst);
+  std::printf(
+      "geometric mean and worst of %zu cells: first choice %s; best of the first 24 %s; best of the first "
+      "third %s\n",
+      cells.size(), first.Text().c_str(), first24.Text().c_str(), third.Text().c_str());
   return 0;
 }
 
@@ -120,15 +165,23 @@ int Main(std::istream& in) {
 }  // namespace qgemm
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: cost_model_eval FILE|-\n");
+  if (argc < 2) {
+    std::fprintf(stderr, "usage: cost_model_eval FILE|- [FILE...]\n");
     return 2;
   }
-  if (std::string(argv[1]) == "-") return qgemm::Main(std::cin);
-  std::ifstream file(argv[1]);
-  if (!file) {
-    std::fprintf(stderr, "cannot read %s\n", argv[1]);
-    return 1;
+  qgemm::Cells cells;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    if (name == "-") {
+      qgemm::Merge(qgemm::ReadSession(std::cin), name, &cells);
+      continue;
+    }
+    std::ifstream file(name);
+    if (!file) {
+      std::fprintf(stderr, "cannot read %s\n", argv[i]);
+      return 1;
+    }
+    qgemm::Merge(qgemm::ReadSession(file), name, &cells);
   }
-  return qgemm::Main(file);
+  return qgemm::Report(std::move(cells));
 }
