@@ -44,7 +44,7 @@ absl::Status CheckKey(absl::string_view name, absl::string_view key) {
 }
 
 bool IsSha256Hex(absl::string_view text) {
-  return text.size() == 2 * kSha256Bytes && std::all_of(text.begin(), text.end(), [](char c) {
+  return text.size() == size_t{2} * kSha256Bytes && std::all_of(text.begin(), text.end(), [](char c) {
            return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
          });
 }

@@ -104,7 +104,7 @@ rocksdb::Status RocksDbDatabase::Open(const std::string& directory, Mode mode, r
   const rocksdb::DBOptions options = DbOptions(env);
   // RocksDB wants every existing family named, also those of other versions.
   std::vector<std::string> names;
-  const rocksdb::Status listed = rocksdb::DB::ListColumnFamilies(options, directory, &names);
+  rocksdb::Status listed = rocksdb::DB::ListColumnFamilies(options, directory, &names);
   const bool exists = !options.env->FileExists(absl::StrCat(directory, "/CURRENT")).IsNotFound();
   if (!listed.ok() && (exists || mode == Mode::kReadOnly)) return listed;
   if (mode == Mode::kReadWrite) {
@@ -118,7 +118,7 @@ rocksdb::Status RocksDbDatabase::Open(const std::string& directory, Mode mode, r
 
   std::unique_ptr<RocksDbDatabase> opened(new RocksDbDatabase());
   rocksdb::DB* db = nullptr;
-  const rocksdb::Status status =
+  rocksdb::Status status =
       mode == Mode::kReadWrite
           ? rocksdb::DB::Open(options, directory, descriptors, &opened->handles_, &db)
           : rocksdb::DB::OpenForReadOnly(options, directory, descriptors, &opened->handles_, &db);

@@ -373,7 +373,7 @@ absl::Status RocksDbStore::RecoverWrites() {
       MutexLock latch(latch_mu_);
       reason = std::exchange(write_error_, absl::OkStatus());
     }
-    const absl::Status renewed = StartAfresh(reason.message());
+    absl::Status renewed = StartAfresh(reason.message());
     if (!renewed.ok()) Latch(renewed);
     return renewed;
   }

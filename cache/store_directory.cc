@@ -99,8 +99,9 @@ absl::Status CheckDirectory(const std::string& path, int access_mode, absl::stri
   struct stat info;
   if (stat(path.c_str(), &info) != 0) {
     const int error = errno;
-    if (error == ENOENT)
+    if (error == ENOENT) {
       return absl::NotFoundError(absl::StrCat("store directory ", path, " does not exist"));
+    }
     if (error == EACCES) return AccessError(NearestVisible(path), "searchable");
     return absl::FailedPreconditionError(
         absl::StrCat("store directory ", path, " cannot be used: ", ErrnoText(error)));
