@@ -22,8 +22,9 @@ KernelSource RenderKernelSource(const KernelConfig& config, const KernelSignatur
   source.entry = std::string(family.entry());
   source.text = absl::StrCat("namespace config {\n", ConfigConstants(config, signature), "}\n");
   const absl::Span<const absl::string_view> parts = family.device_sources();
-  for (const absl::string_view part : parts.first(parts.size() - 1))
+  for (const absl::string_view part : parts.first(parts.size() - 1)) {
     absl::StrAppend(&source.text, EmbeddedSource(part));
+  }
   absl::StrAppend(&source.text, family.GeneratedSource(config, signature), EmbeddedSource(parts.back()));
   source.options = Options();
   return source;

@@ -27,7 +27,7 @@ KernelSource RenderKernelSource(const KernelConfig& config, const KernelSignatur
 KernelSource SupportKernelSource();
 
 // SHA-256 (lower-case hex) over the device sources a family's kernels are made of: part of every kernel key.
-std::string DeviceSourceDigest(Family family);
+std::string DeviceSourceDigest(Family id);
 std::string SupportSourceDigest();
 
 }  // namespace qgemm

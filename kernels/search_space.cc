@@ -70,8 +70,9 @@ std::vector<Candidate> LegalCandidates(const Problem& problem, int m_bucket, con
       const double sms = static_cast<double>(grid.x * grid.y * grid.z) / device.sm_count;
       if (sms >= 0.5 && waves <= (candidate.reduction == Reduction::kCluster ? 1
                                   : candidate.split_k > 1                    ? 2
-                                                                             : 1e9))
+                                                                             : 1e9)) {
         useful.push_back(candidate);
+      }
     }
     if (useful.empty() && !legal.empty()) useful.push_back(legal.back());
     candidates.insert(candidates.end(), useful.begin(), useful.end());

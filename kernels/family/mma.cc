@@ -58,8 +58,9 @@ void AddDecode(std::vector<KernelConfig>& out, int token_tiles) {
                            {2, 4, 2},
                            {2, 4, 4},
                            {2, 8, 1}}) {
-    for (const int stages : {3, 4})
+    for (const int stages : {3, 4}) {
       Add(out, token_tiles, g, stages, 2, ActivationPath::kSlice, ScaleMode::kPost);
+    }
   }
   for (const Geometry g :
        {Geometry{1, 1, 8}, {1, 2, 8}, {1, 4, 4}, {1, 8, 2}, {2, 2, 4}, {2, 4, 2}, {2, 4, 4}, {2, 8, 1}}) {
@@ -111,8 +112,9 @@ void AddPrefill(std::vector<KernelConfig>& out, int token_tiles) {
                            {2, 8, 1},
                            {4, 2, 2},
                            {4, 4, 1}}) {
-    for (const int stages : {3, 4})
+    for (const int stages : {3, 4}) {
       Add(out, token_tiles, g, stages, 1, ActivationPath::kStaged, ScaleMode::kPre);
+    }
     Add(out, token_tiles, g, 3, 2, ActivationPath::kStaged, ScaleMode::kPre);
   }
 }

@@ -46,9 +46,8 @@ class Wgmma final : public KernelFamily {
         "QG_DEVICE void wgmma_issue(float (&d)[", accumulators,
         "], const u32 (&a)[4], u64 b, int accumulate) {\n  asm volatile(\"{.reg .pred p; setp.ne.b32 p, %",
         a + 5, ", 0; wgmma.mma_async.sync.aligned.m64n", config.tile_m(), "k16.f32.", type, ".", type, " {",
-        outputs, "}, {%", a,
-        absl::StrCat(",%", a + 1, ",%", a + 2, ",%", a + 3, "}, %", a + 4, ", p, 1, 1, 0;}\"\n      : "),
-        constraints,
+        outputs, "}, {%", a, ",%", a + 1, ",%", a + 2, ",%", a + 3, "}, %", a + 4,
+        ", p, 1, 1, 0;}\"\n      : ", constraints,
         "\n      : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b), \"r\"(accumulate));\n}\n");
   }
 
@@ -78,7 +77,8 @@ class Wgmma final : public KernelFamily {
 
   int64_t DynamicSmemBytes(const KernelConfig& config, const KernelSignature& signature, int64_t,
                            int) const override {
-    const int64_t ring = int64_t{config.stages} * SlotBytes(config, signature.format) + config.stages * 16;
+    const int64_t ring =
+        int64_t{config.stages} * SlotBytes(config, signature.format) + int64_t{config.stages} * 16;
     const int64_t epilogue = int64_t{config.warps_k} * config.tile_m() * (config.tile_n() + 4) * 4;
     return (std::max(ring, epilogue) + 127) / 128 * 128;
   }
@@ -139,7 +139,7 @@ class Wgmma final : public KernelFamily {
 
   static int64_t SlotBytes(const KernelConfig& config, const WeightFormat& format) {
     const int64_t bytes = int64_t{config.blocks_per_stage} * config.tile_m() * 128 +
-                          config.tile_n() / 16 * FragmentStageBytes(format, config.blocks_per_stage);
+                          int64_t{config.tile_n()} / 16 * FragmentStageBytes(format, config.blocks_per_stage);
     return (bytes + 1023) / 1024 * 1024;
   }
 };
