@@ -88,10 +88,14 @@ absl::StatusOr<std::unique_ptr<DeviceModule>> CudaDevice::Load(absl::string_view
   return std::make_unique<CudaModule>(std::move(module));
 }
 
+absl::Status CudaDevice::EncodeTensorMap(const TensorMapShape& shape, absl::Span<std::byte> out) {
+  return qgemm::EncodeTensorMap(shape, out);
+}
+
 absl::Status CudaDevice::Launch(const DeviceKernel& kernel, Dim3 grid, int block_threads,
-                                int dynamic_smem_bytes, absl::Span<void* const> params) {
+                                int dynamic_smem_bytes, absl::Span<void* const> params, int cluster_z) {
   return stream_.Launch(static_cast<const CudaKernel&>(kernel).kernel(), grid, block_threads,
-                        dynamic_smem_bytes, params);
+                        dynamic_smem_bytes, params, cluster_z);
 }
 
 absl::Status CudaDevice::SetBytes(uint64_t address, uint8_t value, int64_t bytes) {

@@ -25,8 +25,9 @@ class CudaDevice : public Device {
   absl::StatusOr<Memory> MemoryInfo() override;
   absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) override;
   absl::StatusOr<std::unique_ptr<DeviceModule>> Load(absl::string_view cubin) override;
+  absl::Status EncodeTensorMap(const TensorMapShape& shape, absl::Span<std::byte> out) override;
   absl::Status Launch(const DeviceKernel& kernel, Dim3 grid, int block_threads, int dynamic_smem_bytes,
-                      absl::Span<void* const> params) override;
+                      absl::Span<void* const> params, int cluster_z) override;
   absl::Status SetBytes(uint64_t address, uint8_t value, int64_t bytes) override;
   absl::Status CopyOnDevice(uint64_t dst, uint64_t src, int64_t bytes) override;
   absl::Status RecordEvent(int event) override;

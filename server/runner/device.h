@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "kernels/cuda/driver.h"
 #include "kernels/launch_spec.h"
 
 namespace qgemm {
@@ -57,9 +58,14 @@ class Device {
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<DeviceMemory>> Allocate(int64_t bytes) = 0;
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<DeviceModule>> Load(absl::string_view cubin) = 0;
 
-  // Put work on the stream.
+  // Fills in a tensor map among a kernel's arguments, 128 bytes.
+  [[nodiscard]] virtual absl::Status EncodeTensorMap(const TensorMapShape& shape,
+                                                     absl::Span<std::byte> out) = 0;
+
+  // Put work on the stream. `cluster_z` above 1: clusters of (1, 1, cluster_z) CTAs.
   [[nodiscard]] virtual absl::Status Launch(const DeviceKernel& kernel, Dim3 grid, int block_threads,
-                                            int dynamic_smem_bytes, absl::Span<void* const> params) = 0;
+                                            int dynamic_smem_bytes, absl::Span<void* const> params,
+                                            int cluster_z) = 0;
   [[nodiscard]] virtual absl::Status SetBytes(uint64_t address, uint8_t value, int64_t bytes) = 0;
   [[nodiscard]] virtual absl::Status CopyOnDevice(uint64_t dst, uint64_t src, int64_t bytes) = 0;
   [[nodiscard]] virtual absl::Status RecordEvent(int event) = 0;

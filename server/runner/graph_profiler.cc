@@ -107,6 +107,10 @@ absl::StatusOr<std::unique_ptr<GraphProfiler::Ready>> GraphProfiler::MakeReady(
   LaunchOperands operands = data_.Operands();
   operands.workspace = workspace;
   QGEMM_ASSIGN_OR_RETURN(ready->arguments, MarshalArguments(spec, operands));
+  for (const ArgumentBlock::TensorMap& map : ready->arguments.tensor_maps) {
+    QGEMM_RETURN_IF_ERROR(
+        device_->EncodeTensorMap(map.shape, absl::MakeSpan(ready->arguments.bytes).subspan(map.offset, 128)));
+  }
   ready->params = ready->arguments.Params();
   ready->spec = std::move(spec);
   return ready;
@@ -115,7 +119,7 @@ absl::StatusOr<std::unique_ptr<GraphProfiler::Ready>> GraphProfiler::MakeReady(
 Enqueue GraphProfiler::Launcher(const Ready& ready) {
   return [this, &ready] {
     return device_->Launch(*ready.kernel, ready.spec.Grid(data_.m()), ready.spec.block_threads,
-                           ready.spec.dynamic_smem_bytes, ready.params);
+                           ready.spec.dynamic_smem_bytes, ready.params, ready.spec.cluster_z);
   };
 }
 

@@ -31,7 +31,7 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 template <typename... Args>
 absl::Status SupportLibrary::Run(const char* entry, Dim3 grid, int threads, Args... args) {
   void* params[] = {static_cast<void*>(&args)...};
-  return device_->Launch(*kernels_.at(entry), grid, threads, 0, params);
+  return device_->Launch(*kernels_.at(entry), grid, threads, 0, params, /*cluster_z=*/1);
 }
 
 Dim3 SupportLibrary::GridFor(int64_t items) const {

@@ -192,8 +192,14 @@ absl::StatusOr<std::unique_ptr<DeviceModule>> FakeDevice::Load(absl::string_view
   return std::make_unique<FakeModule>(this, std::move(names));
 }
 
+absl::Status FakeDevice::EncodeTensorMap(const TensorMapShape& shape, absl::Span<std::byte> out) {
+  QGEMM_RETURN_IF_ERROR(Enter());
+  std::memcpy(out.data(), &shape.address, sizeof(shape.address));
+  return absl::OkStatus();
+}
+
 absl::Status FakeDevice::Launch(const DeviceKernel& kernel, Dim3 grid, int, int,
-                                absl::Span<void* const> params) {
+                                absl::Span<void* const> params, int cluster_z) {
   QGEMM_RETURN_IF_ERROR(Enter());
   const auto& fake = static_cast<const FakeKernel&>(kernel);
   if (params.size() != fake.entry->sizes.size()) {
@@ -204,7 +210,9 @@ absl::Status FakeDevice::Launch(const DeviceKernel& kernel, Dim3 grid, int, int,
   auto values = std::make_shared<std::vector<uint64_t>>(params.size());
   for (size_t i = 0; i < params.size(); ++i)
     std::memcpy(&(*values)[i], params[i], fake.entry->sizes[i] - '0');
-  return Put([this, name = fake.name, entry = fake.entry, grid, values] {
+  std::string name = fake.name;
+  if (cluster_z > 1) absl::StrAppend(&name, " in clusters of ", cluster_z);
+  return Put([this, name, entry = fake.entry, grid, values] {
     log.push_back(name);
     std::vector<void*> pointers;
     for (uint64_t& value : *values) pointers.push_back(&value);

@@ -106,6 +106,14 @@ class CandidateTest : public GpuTest {
     }
     return modules;
   }
+
+  absl::Status EncodeTensorMaps(ArgumentBlock& arguments) {
+    for (const ArgumentBlock::TensorMap& map : arguments.tensor_maps) {
+      QGEMM_RETURN_IF_ERROR(
+          device().EncodeTensorMap(map.shape, absl::MakeSpan(arguments.bytes).subspan(map.offset, 128)));
+    }
+    return absl::OkStatus();
+  }
 };
 
 // On the data and by the judge of a real tuning. 2064 is no multiple of any tile but 16.
@@ -167,10 +175,11 @@ TEST_P(TunedShape, CandidatesAreRightAndRepeatBitwise) {
       }
       auto arguments = MarshalArguments(spec, operands);
       ASSERT_TRUE(arguments.ok()) << name << ": " << arguments.status();
+      ASSERT_TRUE(EncodeTensorMaps(*arguments).ok()) << name;
       const std::vector<void*> params = arguments->Params();
       const auto verdict = VerifyCandidate(device(), support(), data, spec, ToleranceFor(signature.act), [&] {
         return device().Launch(**kernel, spec.Grid(bucket), spec.block_threads, spec.dynamic_smem_bytes,
-                               params);
+                               params, spec.cluster_z);
       });
       ++tally.candidates;
       // After a sticky error nothing works any more.
@@ -281,13 +290,14 @@ class AwkwardShape : public CandidateTest, public testing::WithParamInterface<in
     QGEMM_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceKernel> kernel,
                            module.Find(spec.entry, spec.dynamic_smem_bytes));
     QGEMM_ASSIGN_OR_RETURN(ArgumentBlock arguments, MarshalArguments(spec, operands));
+    QGEMM_RETURN_IF_ERROR(EncodeTensorMaps(arguments));
     QGEMM_RETURN_IF_ERROR(device().SetBytes(data.y->address(), 0xff, data.y->bytes()));
     if (const int64_t bytes = spec.WorkspaceBytes(m); bytes > 0) {
       const int64_t tickets = spec.TicketBytes(m);
       QGEMM_RETURN_IF_ERROR(device().SetBytes(data.workspace->address() + tickets, 0xff, bytes - tickets));
     }
     QGEMM_RETURN_IF_ERROR(device().Launch(*kernel, spec.Grid(m), spec.block_threads, spec.dynamic_smem_bytes,
-                                          arguments.Params()));
+                                          arguments.Params(), spec.cluster_z));
     std::vector<uint16_t> output((m * data.ldy) + 2 * kGuard);
     QGEMM_RETURN_IF_ERROR(device().ReadBack(
         data.y->address(), absl::MakeSpan(reinterpret_cast<std::byte*>(output.data()), output.size() * 2)));
@@ -417,9 +427,10 @@ TEST_F(CandidateTest, AKernelOfABucketServesSmallerM) {
       }
       auto arguments = MarshalArguments(spec, operands);
       ASSERT_TRUE(arguments.ok()) << arguments.status();
+      ASSERT_TRUE(EncodeTensorMaps(*arguments).ok()) << CandidateName(candidate);
       const auto verdict = VerifyCandidate(device(), support(), data, spec, ToleranceFor(signature.act), [&] {
         return device().Launch(**kernel, spec.Grid(m), spec.block_threads, spec.dynamic_smem_bytes,
-                               arguments->Params());
+                               arguments->Params(), spec.cluster_z);
       });
       ASSERT_TRUE(verdict.ok()) << verdict.status();
       EXPECT_TRUE(verdict->ok()) << CandidateName(candidate) << " M " << m << ": " << verdict->reason;

@@ -258,7 +258,7 @@ class GpuVerifier : public GpuTest {
       int m = 3;
       int64_t ldy = data.ldy();
       void* params[] = {&reference, &y, &workspace, &m, &ldy};
-      return device().Launch(**kernel, {1, 1, 1}, 32, 0, params);
+      return device().Launch(**kernel, {1, 1, 1}, 32, 0, params, 1);
     };
     const auto verdict = VerifyCandidate(device(), support(), data, spec, 3e-3, launch);
     EXPECT_TRUE(verdict.ok()) << verdict.status();

@@ -64,12 +64,12 @@ class TimingTest : public GpuTest {
     return [this] { return support().Probe(); };
   }
   Enqueue Nothing() {
-    return [this] { return device().Launch(*nothing_, {1, 1, 1}, 32, 0, {}); };
+    return [this] { return device().Launch(*nothing_, {1, 1, 1}, 32, 0, {}, 1); };
   }
   Enqueue Spin(uint64_t ns) {
     return [this, ns]() mutable {
       void* params[] = {&ns};
-      return device().Launch(*spin_, {1, 1, 1}, 1, 0, params);
+      return device().Launch(*spin_, {1, 1, 1}, 1, 0, params, 1);
     };
   }
   Enqueue Read() {
@@ -78,7 +78,7 @@ class TimingTest : public GpuTest {
       int64_t count = kReadBytes / 16;
       uint64_t sink = memory_->address() + kReadBytes;
       void* params[] = {&words, &count, &sink};
-      return device().Launch(*read_all_, {device().sm_count() * 4, 1, 1}, 512, 0, params);
+      return device().Launch(*read_all_, {device().sm_count() * 4, 1, 1}, 512, 0, params, 1);
     };
   }
   double Median(const Enqueue& flush, const Enqueue& kernel) {

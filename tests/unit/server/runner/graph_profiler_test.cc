@@ -17,6 +17,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int64_t kM = 3;
 constexpr int64_t kN = 40;
@@ -128,6 +129,26 @@ class GraphProfilerTest : public testing::Test {
   FixedMonitor* monitor_;
   std::unique_ptr<GraphProfiler> profiler_;
 };
+
+TEST_F(GraphProfilerTest, ACandidateGetsItsTensorMapsAndClusters) {
+  Define("mapped", WriteOnes);
+  internal::Candidate candidate = Named("mapped");
+  candidate.mutable_launch()->set_cluster_z(4);
+  auto* map =
+      candidate.mutable_launch()->mutable_arguments(0)->mutable_tensor_map();  // in place of y's pointer
+  map->set_role(v1::KernelArgument::POINTER_ROLE_Y);
+  map->set_element(v1::KernelArgument::TensorMap::ELEMENT_BF16);
+  map->set_columns(kN);
+  map->set_row_pitch_bytes(128);
+  map->set_box_columns(kN);
+  map->set_box_rows(8);
+  const auto reply = Screen(candidate);
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->failure(), internal::CANDIDATE_FAILURE_NONE) << reply->reason();
+  EXPECT_TRUE(reply->has_timing());
+  EXPECT_THAT(device_->log, Contains("mapped in clusters of 4"));
+  EXPECT_THAT(device_->log, Not(Contains("mapped")));
+}
 
 TEST_F(GraphProfilerTest, ARightCandidateIsTimed) {
   const auto reply = Screen(Named("good"));

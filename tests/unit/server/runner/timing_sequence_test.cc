@@ -26,7 +26,7 @@ class TimingSequenceTest : public testing::Test {
     return [](Dim3, absl::Span<void* const>) { return absl::OkStatus(); };
   }
   Enqueue Put(const std::string& name) {
-    return [this, name] { return device_.Launch(*kernels_.at(name), {1, 1, 1}, 32, 0, {}); };
+    return [this, name] { return device_.Launch(*kernels_.at(name), {1, 1, 1}, 32, 0, {}, 1); };
   }
 
   FakeDevice device_;
