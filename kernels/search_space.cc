@@ -58,21 +58,21 @@ std::vector<Candidate> LegalCandidates(const Problem& problem, int m_bucket, con
         if (IsLegal(candidate, problem, m_bucket, device).ok()) legal.push_back(candidate);
       }
     }
-    // With fewer CTAs than half the SMs most of the GPU idles; a split that needs a second wave loses to a
-    // smaller one (winners of 27 measured cells stood between 0.6 and 2.0 CTAs per SM, never above one wave
-    // when split). When no split gives enough CTAs, the largest legal one stays.
+    // With fewer CTAs than half the SMs most of the GPU idles. A split helps only until the SMs have their
+    // fill: of 43 measured cells no winner that split had more than 2.1 CTAs per SM in family mma, 4.2 in
+    // family wgmma, whose small CTAs hide each other's copies. When no split gives enough CTAs, the largest
+    // legal one stays.
+    const double most_per_sm = config.family == Family::kWgmma ? 4.2 : 2.1;
     std::vector<Candidate> useful;
     for (const Candidate& candidate : legal) {
       const LaunchSpec spec = MakeLaunchSpec(candidate, problem, m_bucket);
       const Dim3 grid = spec.Grid(m_bucket);
-      const double waves = static_cast<double>(grid.x * grid.y * grid.z) /
-                           (int64_t{device.sm_count} * Occupancy(spec, device));
-      const double sms = static_cast<double>(grid.x * grid.y * grid.z) / device.sm_count;
-      if (sms >= 0.5 && waves <= (candidate.reduction == Reduction::kCluster ? 1
-                                  : candidate.split_k > 1                    ? 2
-                                                                             : 1e9)) {
-        useful.push_back(candidate);
-      }
+      const double per_sm = static_cast<double>(grid.x * grid.y * grid.z) / device.sm_count;
+      const double waves = per_sm / Occupancy(spec, device);
+      if (per_sm < 0.5) continue;
+      if (candidate.split_k > 1 && per_sm > most_per_sm) continue;
+      if (candidate.reduction == Reduction::kCluster && waves > 1) continue;
+      useful.push_back(candidate);
     }
     if (useful.empty() && !legal.empty()) useful.push_back(legal.back());
     candidates.insert(candidates.end(), useful.begin(), useful.end());

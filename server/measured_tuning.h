@@ -17,7 +17,7 @@
 namespace qgemm {
 
 struct TimingBudgets {
-  absl::Duration screen = absl::Milliseconds(12);   // GPU time per candidate
+  absl::Duration screen = absl::Milliseconds(2);    // GPU time per candidate
   absl::Duration finals = absl::Milliseconds(400);  // GPU time for all finalists of a job
 };
 

@@ -145,6 +145,7 @@ class Mma final : public KernelFamily {
     } else if (tokens <= 16) {
       AddPrefill(out, tokens);
       AddPrefill(out, tokens / 2);
+      if (tokens > 8) AddPrefill(out, tokens / 4);  // for devices with little shared memory
     } else {
       for (const int tiles : {4, 8, 16}) AddPrefill(out, tiles);
     }

@@ -62,7 +62,13 @@ class Wgmma final : public KernelFamily {
     const int tokens = (m_bucket + 7) / 8;
     if (tokens <= 8) {
       for (const Geometry g : {Geometry{1, 1, 1}, {1, 1, 2}, {1, 2, 1}, {1, 3, 1}, {2, 1, 1}, {2, 2, 1}}) {
-        for (const int stages : {3, 4, 6, 8}) Add(out, tokens, g, stages);
+        for (const int stages : {3, 4, 6, 8}) {
+          // Few tokens leave room for deep rings, and shallow ones then never won; nor did the widest tile.
+          if (tokens <= 2 && stages == 3) continue;
+          if (tokens == 1 && stages == 6) continue;
+          if (tokens <= 4 && g.row_tiles * g.groups_n == 4) continue;
+          Add(out, tokens, g, stages);
+        }
       }
     } else {
       for (const int tiles : {8, 12, 16, 32}) {

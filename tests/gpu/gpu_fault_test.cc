@@ -120,7 +120,7 @@ TEST_F(GpuFaultTest, AnIllegalAddressCostsOnlyItsCandidate) {
 
 TEST_F(GpuFaultTest, AHangCostsOnlyItsCandidate) {
   const GpuCandidate good = Make(candidates_.front());
-  const auto bad = Screen(Bad("volatile int go = 1; while (go) {}"));
+  const auto bad = Screen(Bad("for (;;) asm volatile(\"nanosleep.u32 1000;\" ::: \"memory\");"));
   ASSERT_TRUE(bad.ok()) << bad.status();
   EXPECT_EQ(bad->failure(), internal::CANDIDATE_FAILURE_HANG);
   ExpectRight(good);
