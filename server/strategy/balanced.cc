@@ -3,51 +3,90 @@
 #include <algorithm>
 #include <set>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 namespace qgemm {
 namespace {
 
-// What the roofline formula does not see.
+// What the roofline formula may get wrong for a whole problem at once, rather than for one candidate.
 auto MechanismOf(const KernelConfig& config) {
   return std::make_tuple(config.activations, config.scale, config.warps_n, config.warps_k);
 }
 
+// Of candidates in prediction order, those kept within the limits.
+class Selection {
+ public:
+  explicit Selection(const std::vector<PlannedCandidate>& all) : all_(all), kept_(all.size(), false) {}
+
+  bool kept(size_t i) const { return kept_[i]; }
+  bool full() const { return count_ >= BalancedStrategy::kMaxCandidates; }
+  // Keeps it unless the plan is full or its config would be one too many. False if it is not kept.
+  bool Keep(size_t i) {
+    if (kept_[i]) return true;
+    const KernelConfig& config = all_[i].candidate.config;
+    if (full() || (configs_.count(config) == 0 && configs_.size() >= BalancedStrategy::kMaxConfigs))
+      return false;
+    configs_.insert(config);
+    kept_[i] = true;
+    ++count_;
+    return true;
+  }
+
+ private:
+  const std::vector<PlannedCandidate>& all_;
+  std::vector<bool> kept_;
+  std::set<KernelConfig> configs_;
+  int count_ = 0;
+};
+
+// Families in the order of their best predictions, without those that are far behind.
+std::vector<Family> PromisingFamilies(const std::vector<PlannedCandidate>& all) {
+  std::vector<Family> families;
+  for (const PlannedCandidate& planned : all) {
+    if (planned.predicted_us > BalancedStrategy::kFarBehind * all.front().predicted_us) break;
+    const Family family = planned.candidate.config.family;
+    if (std::find(families.begin(), families.end(), family) == families.end()) families.push_back(family);
+  }
+  return families;
+}
+
 }  // namespace
+
+std::vector<PlannedCandidate> BalancedStrategy::Choose(const std::vector<PlannedCandidate>& all) {
+  Selection selection(all);
+  const std::vector<Family> families = PromisingFamilies(all);
+  for (const Family family : families) {
+    std::set<decltype(MechanismOf(KernelConfig()))> mechanisms;
+    for (size_t i = 0; i < all.size() && mechanisms.size() < kCoreMechanisms / families.size(); ++i) {
+      const KernelConfig& config = all[i].candidate.config;
+      if (config.family == family && mechanisms.insert(MechanismOf(config)).second) selection.Keep(i);
+    }
+  }
+  for (const Family family : families) {
+    int share = 0;
+    for (size_t i = 0; i < all.size() && share < kFamilyCandidates; ++i) {
+      if (all[i].candidate.config.family == family && selection.Keep(i)) ++share;
+    }
+  }
+  for (size_t i = 0; i < all.size() && !selection.full(); ++i) selection.Keep(i);
+  std::vector<PlannedCandidate> chosen;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (selection.kept(i)) chosen.push_back(all[i]);
+  }
+  return chosen;
+}
 
 Plan BalancedStrategy::MakePlan(const Problem& problem, int m_bucket, const DeviceProfile& device,
                                 bool timed) const {
   Plan plan;
   std::vector<PlannedCandidate> all = LegalByPrediction(problem, m_bucket, device);
   plan.legal = static_cast<int>(all.size());
-  if (!timed) {
+  if (timed) {
+    plan.candidates = Choose(all);
+  } else {
     plan.candidates = std::move(all);
     plan.configs_at_once = kPredictedConfigs;
-    return plan;
-  }
-  std::vector<bool> keep(all.size(), false);
-  std::set<KernelConfig> configs;
-  std::set<decltype(MechanismOf(KernelConfig()))> mechanisms;
-  size_t kept = 0;
-  // The core first, so that the cap on configs never drops it below one candidate per mechanism in prediction
-  // order.
-  for (size_t i = 0; i < all.size() && configs.size() < kMaxConfigs / 2; ++i) {
-    if (mechanisms.insert(MechanismOf(all[i].candidate.config)).second) {
-      keep[i] = true;
-      ++kept;
-      configs.insert(all[i].candidate.config);
-    }
-  }
-  const size_t wanted = std::max<size_t>(kMinCandidates, (all.size() + 2) / 3);
-  for (size_t i = 0; i < all.size() && kept < wanted; ++i) {
-    if (keep[i]) continue;
-    const KernelConfig& config = all[i].candidate.config;
-    if (configs.count(config) == 0 && configs.size() >= kMaxConfigs) continue;
-    configs.insert(config);
-    keep[i] = true;
-    ++kept;
-  }
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (keep[i]) plan.candidates.push_back(all[i]);
   }
   return plan;
 }

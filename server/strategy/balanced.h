@@ -1,19 +1,28 @@
 #ifndef QGEMM_SERVER_STRATEGY_BALANCED_H_
 #define QGEMM_SERVER_STRATEGY_BALANCED_H_
 
+#include <vector>
+
 #include "server/strategy/strategy.h"
 
 namespace qgemm {
 
-// Timed: the best third by prediction, at least 24 candidates, of at most 24 configs; and, because the
-// roofline formula cannot rank mechanisms, a fixed core: the best predicted candidate of every (activation
-// path, scale mode, warp arrangement). Not timed: the predicted best, with its next three configs compiled
-// beside it.
+// Timed: the best candidates by prediction, at most 40 of at most 20 configs. The roofline formula compares
+// families, and mechanisms (activation path, scale mode, warp arrangement), less well than candidates alike;
+// so each family that is not predicted far behind has a share, and the best of its best mechanisms are in.
+// Not timed: the predicted best, with its next three configs compiled beside it.
+// tests/bench/RESULTS.md says what that leaves out.
 class BalancedStrategy : public Strategy {
  public:
-  static constexpr int kMinCandidates = 24;
-  static constexpr int kMaxConfigs = 24;
+  static constexpr int kMaxCandidates = 40;
+  static constexpr int kMaxConfigs = 20;
+  static constexpr int kCoreMechanisms = 6;  // of all families together
+  static constexpr int kFamilyCandidates = 6;
+  static constexpr double kFarBehind = 1.5;  // times the smallest prediction
   static constexpr int kPredictedConfigs = 4;
+
+  // What a timed plan keeps of candidates in prediction order, in the same order.
+  static std::vector<PlannedCandidate> Choose(const std::vector<PlannedCandidate>& all);
 
   Plan MakePlan(const Problem& problem, int m_bucket, const DeviceProfile& device, bool timed) const override;
 };

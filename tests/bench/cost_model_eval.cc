@@ -8,8 +8,10 @@
 // Names of the prototype are A_<path>_<token tiles>_<row tiles>_<warps N>_<warps
 // K>_<blocks>_<stages>_<scale>_<activations>_...; taken are the points like family mma: cp.async (path 1),
 // post scale (0, 2), activations resident (1, 2: the faster counts), no reduction or workspace. Per (N, K,
-// M): the measured time of the model's first choice, of the best of its first 24, and of the best of its
-// first third, over the best measured.
+// M): the measured time of the model's first choice, of the best of its first 24, of its first third, and of
+// the plan that effort BALANCED would make of the measured candidates, over the best measured; that plan's
+// size and configs; and the same for the plan that it makes of the whole space, with how many of its
+// candidates the sweep knows: an upper bound.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -17,6 +19,7 @@
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -24,7 +27,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "kernels/bucket.h"
 #include "kernels/cost_model.h"
+#include "server/strategy/balanced.h"
+#include "server/strategy/strategy.h"
 
 namespace qgemm {
 namespace {
@@ -129,9 +135,9 @@ int Report(Cells cells) {
     return 1;
   }
   const DeviceProfile device = *FindDeviceProfile("h200");
-  Slowdown first, first24, third;
-  std::printf("%6s %6s %4s %5s %8s %7s %7s %7s %9s  first choice\n", "N", "K", "M", "n", "best us", "first",
-              "of 24", "third", "predicted");
+  Slowdown first, first24, third, planned;
+  std::printf("%6s %6s %4s %5s %8s %7s %7s %7s %7s %5s %8s %7s %6s %9s  first choice\n", "N", "K", "M", "n",
+              "best us", "first", "of 24", "third", "plan", "size", "configs", "whole", "known", "predicted");
   for (auto& [cell, candidates] : cells) {
     const auto [n, k, m] = cell;
     std::vector<Point> points;
@@ -149,15 +155,37 @@ int Report(Cells cells) {
                  ->measured_us /
              best;
     };
-    std::printf("%6lld %6lld %4lld %5zu %8.2f %7.3f %7.3f %7.3f %9.2f  %s\n", static_cast<long long>(n),
-                static_cast<long long>(k), static_cast<long long>(m), points.size(), best,
-                first.Add(best_of(1)), first24.Add(best_of(24)), third.Add(best_of(points.size() / 3)),
-                points[0].predicted_us, CandidateName(points[0].candidate).c_str());
+    std::vector<PlannedCandidate> measured;
+    for (const Point& point : points) measured.push_back({point.candidate, point.predicted_us});
+    const auto best_in = [&](const std::vector<PlannedCandidate>& plan) {
+      double us = HUGE_VAL;
+      for (const PlannedCandidate& one : plan) {
+        const auto entry = candidates.find(one.candidate);
+        if (entry != candidates.end()) us = std::min(us, entry->second.measured_us);
+      }
+      return us / best;
+    };
+    const std::vector<PlannedCandidate> plan = BalancedStrategy::Choose(measured);
+    const std::vector<PlannedCandidate> whole =
+        BalancedStrategy::Choose(LegalByPrediction(Problem{n, k, {}}, BucketFor(m), device));
+    const auto known = std::count_if(whole.begin(), whole.end(), [&](const PlannedCandidate& one) {
+      return candidates.count(one.candidate) > 0;
+    });
+    std::set<KernelConfig> configs;
+    for (const PlannedCandidate& one : plan) configs.insert(one.candidate.config);
+    std::printf("%6lld %6lld %4lld %5zu %8.2f %7.3f %7.3f %7.3f %7.3f %5zu %8zu %7.3f %6lld %9.2f  %s\n",
+                static_cast<long long>(n), static_cast<long long>(k), static_cast<long long>(m),
+                points.size(), best, first.Add(best_of(1)), first24.Add(best_of(24)),
+                third.Add(best_of(points.size() / 3)), planned.Add(best_in(plan)), plan.size(),
+                configs.size(), best_in(whole), static_cast<long long>(known), points[0].predicted_us,
+                CandidateName(points[0].candidate).c_str());
   }
   std::printf(
-      "geometric mean and worst of %zu cells: first choice %s; best of the first 24 %s; best of the first "
-      "third %s\n",
-      cells.size(), first.Text().c_str(), first24.Text().c_str(), third.Text().c_str());
+      "geometric mean and worst of %zu cells: first choice %s; best of the first 24 %s; of the first third "
+      "%s; "
+      "of the plan %s\n",
+      cells.size(), first.Text().c_str(), first24.Text().c_str(), third.Text().c_str(),
+      planned.Text().c_str());
   return 0;
 }
 

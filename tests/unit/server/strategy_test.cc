@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "kernels/search_space.h"
 #include "server/strategy/balanced.h"
@@ -56,15 +58,69 @@ TEST_P(StrategyTest, ExhaustiveWithoutAGpuCompilesTheWholeSpace) {
   EXPECT_EQ(plan.configs_at_once, 0);
 }
 
-TEST_P(StrategyTest, BalancedKeepsAThirdAndFewConfigs) {
-  const Plan plan =
-      StrategyFor(v1::EFFORT_BALANCED).MakePlan(SomeProblem(5376, 4096), GetParam(), H200(), /*timed=*/true);
-  EXPECT_GE(static_cast<int>(plan.candidates.size()), std::min(plan.legal, BalancedStrategy::kMinCandidates));
-  EXPECT_LE(static_cast<int>(plan.candidates.size()),
-            std::max(BalancedStrategy::kMinCandidates, plan.legal / 3 + 1));
-  EXPECT_LE(ConfigsOf(plan).size(), static_cast<size_t>(BalancedStrategy::kMaxConfigs));
-  EXPECT_TRUE(SortedByPrediction(plan));
+TEST_P(StrategyTest, BalancedKeepsFewCandidatesOfFewConfigs) {
+  for (const auto& [n, k] : {std::pair{256, 6656}, {5376, 4096}, {6656, 19968}}) {
+    const Plan plan =
+        StrategyFor(v1::EFFORT_BALANCED).MakePlan(SomeProblem(n, k), GetParam(), H200(), /*timed=*/true);
+    EXPECT_LE(static_cast<int>(plan.candidates.size()), BalancedStrategy::kMaxCandidates);
+    EXPECT_LE(static_cast<int>(ConfigsOf(plan).size()), BalancedStrategy::kMaxConfigs);
+    // One of the two limits ends the plan: none is left out for another cause.
+    EXPECT_TRUE(static_cast<int>(plan.candidates.size()) ==
+                    std::min(plan.legal, BalancedStrategy::kMaxCandidates) ||
+                static_cast<int>(ConfigsOf(plan).size()) == BalancedStrategy::kMaxConfigs)
+        << plan.candidates.size() << " of " << plan.legal;
+    EXPECT_TRUE(SortedByPrediction(plan));
+  }
 }
+
+PlannedCandidate Predicted(Family family, int warps_n, int stages, int split_k, double us) {
+  PlannedCandidate planned;
+  planned.candidate.config.family = family;
+  planned.candidate.config.warps_n = warps_n;
+  planned.candidate.config.stages = stages;
+  planned.candidate.split_k = split_k;
+  planned.predicted_us = us;
+  return planned;
+}
+
+// 200 twins of one family and mechanism, and one other that `us` is predicted for.
+std::vector<PlannedCandidate> TwinsAnd(Family family, int warps_n, double us) {
+  std::vector<PlannedCandidate> all;
+  for (int i = 0; i < 200; ++i)
+    all.push_back(Predicted(Family::kMma, 4, 2 + i % 10, 1 + i / 10, 10 + 0.01 * i));
+  all.push_back(Predicted(family, warps_n, 3, 1, us));
+  return all;
+}
+
+// A formula that favours one family or mechanism wrongly must not hide the other.
+TEST(BalancedStrategy, KeepsAFamilyAndAMechanismThatManyTwinsPrecede) {
+  for (const auto& [family, warps_n] : {std::pair{Family::kWgmma, 4}, {Family::kMma, 1}}) {
+    const std::vector<PlannedCandidate> chosen = BalancedStrategy::Choose(TwinsAnd(family, warps_n, 14));
+    ASSERT_EQ(static_cast<int>(chosen.size()), BalancedStrategy::kMaxCandidates);
+    EXPECT_EQ(chosen.back().candidate.config.family, family);
+    EXPECT_EQ(chosen.back().candidate.config.warps_n, warps_n);
+    EXPECT_EQ(chosen.front().predicted_us, 10);
+  }
+}
+
+TEST(BalancedStrategy, LeavesOutAFamilyFarBehind) {
+  for (const PlannedCandidate& planned : BalancedStrategy::Choose(TwinsAnd(Family::kWgmma, 4, 15.1))) {
+    EXPECT_EQ(planned.candidate.config.family, Family::kMma);
+  }
+}
+
+TEST(BalancedStrategy, KeepsAllSplitsOfAConfigRatherThanAConfigTooMany) {
+  std::vector<PlannedCandidate> all;
+  for (int i = 0; i < 100; ++i)
+    all.push_back(Predicted(Family::kMma, 1, 2 + i % 50, 1 + i / 50, 10 + 0.01 * i));
+  const std::vector<PlannedCandidate> chosen = BalancedStrategy::Choose(all);
+  std::set<KernelConfig> configs;
+  for (const PlannedCandidate& planned : chosen) configs.insert(planned.candidate.config);
+  EXPECT_EQ(static_cast<int>(configs.size()), BalancedStrategy::kMaxConfigs);
+  EXPECT_EQ(chosen.size(), 2 * configs.size());
+}
+
+TEST(BalancedStrategy, NothingOfNothing) { EXPECT_TRUE(BalancedStrategy::Choose({}).empty()); }
 
 TEST_P(StrategyTest, BalancedHasThePredictedBest) {
   const Problem problem = SomeProblem(5376, 4096);
