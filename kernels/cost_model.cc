@@ -93,7 +93,8 @@ struct Work {
   template <typename ClocksOf>
   double Rounds(const ClocksOf& clocks_of) const {
     const int64_t rest = on_busiest % occupancy;
-    return on_busiest / occupancy * clocks_of(occupancy) + (rest == 0 ? 0 : clocks_of(rest));
+    const int64_t full = on_busiest / occupancy;
+    return static_cast<double>(full) * clocks_of(occupancy) + (rest == 0 ? 0 : clocks_of(rest));
   }
 };
 

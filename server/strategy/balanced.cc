@@ -25,8 +25,8 @@ class Selection {
   bool Keep(size_t i) {
     if (kept_[i]) return true;
     const KernelConfig& config = all_[i].candidate.config;
-    if (full() || (configs_.count(config) == 0 && configs_.size() >= BalancedStrategy::kMaxConfigs))
-      return false;
+    const bool fits = configs_.count(config) > 0 || configs_.size() < BalancedStrategy::kMaxConfigs;
+    if (full() || !fits) return false;
     configs_.insert(config);
     kept_[i] = true;
     ++count_;

@@ -138,7 +138,8 @@ int Report(Cells cells) {
   Slowdown first, first24, third, planned;
   std::printf("%6s %6s %4s %5s %8s %7s %7s %7s %7s %5s %8s %7s %6s %9s  first choice\n", "N", "K", "M", "n",
               "best us", "first", "of 24", "third", "plan", "size", "configs", "whole", "known", "predicted");
-  for (auto& [cell, candidates] : cells) {
+  for (auto& [cell, measured_points] : cells) {
+    auto& candidates = measured_points;  // a lambda of C++20 captures no structured binding in clang
     const auto [n, k, m] = cell;
     std::vector<Point> points;
     for (auto& [candidate, point] : candidates) {

@@ -86,8 +86,9 @@ PlannedCandidate Predicted(Family family, int warps_n, int stages, int split_k, 
 // 200 twins of one family and mechanism, and one other that `us` is predicted for.
 std::vector<PlannedCandidate> TwinsAnd(Family family, int warps_n, double us) {
   std::vector<PlannedCandidate> all;
-  for (int i = 0; i < 200; ++i)
+  for (int i = 0; i < 200; ++i) {
     all.push_back(Predicted(Family::kMma, 4, 2 + i % 10, 1 + i / 10, 10 + 0.01 * i));
+  }
   all.push_back(Predicted(family, warps_n, 3, 1, us));
   return all;
 }
@@ -111,8 +112,9 @@ TEST(BalancedStrategy, LeavesOutAFamilyFarBehind) {
 
 TEST(BalancedStrategy, KeepsAllSplitsOfAConfigRatherThanAConfigTooMany) {
   std::vector<PlannedCandidate> all;
-  for (int i = 0; i < 100; ++i)
+  for (int i = 0; i < 100; ++i) {
     all.push_back(Predicted(Family::kMma, 1, 2 + i % 50, 1 + i / 50, 10 + 0.01 * i));
+  }
   const std::vector<PlannedCandidate> chosen = BalancedStrategy::Choose(all);
   std::set<KernelConfig> configs;
   for (const PlannedCandidate& planned : chosen) configs.insert(planned.candidate.config);
