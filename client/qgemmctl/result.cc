@@ -8,6 +8,9 @@
 namespace qgemm {
 namespace {
 
+// Event times come as float milliseconds: digits below a nanosecond are noise of that conversion.
+double ToNanosecond(double us) { return std::round(us * 1e3) / 1e3; }
+
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kShownDigestDigits = 12;
@@ -72,11 +75,13 @@ Json ResultToJson(const Result& result) {
   json["config"] = of_pick([](const v1::Pick& pick) { return pick.config(); });
   json["split_k"] = of_pick([](const v1::Pick& pick) { return pick.split_k(); });
   json["reduction"] = of_pick([](const v1::Pick& pick) { return Text(ReductionWord(pick.reduction())); });
-  json["time_us"] =
-      of_pick([](const v1::Pick& pick) { return pick.has_time_us() ? Json(pick.time_us()) : Json(nullptr); });
-  json["predicted_us"] = of_pick([](const v1::Pick& pick) { return pick.predicted_us(); });
-  json["spread_us"] = of_pick(
-      [](const v1::Pick& pick) { return pick.has_spread_us() ? Json(pick.spread_us()) : Json(nullptr); });
+  json["time_us"] = of_pick([](const v1::Pick& pick) {
+    return pick.has_time_us() ? Json(ToNanosecond(pick.time_us())) : Json(nullptr);
+  });
+  json["predicted_us"] = of_pick([](const v1::Pick& pick) { return ToNanosecond(pick.predicted_us()); });
+  json["spread_us"] = of_pick([](const v1::Pick& pick) {
+    return pick.has_spread_us() ? Json(ToNanosecond(pick.spread_us())) : Json(nullptr);
+  });
   json["confidence"] =
       of_pick([](const v1::Pick& pick) { return pick.confidence() == v1::CONFIDENCE_HIGH ? "high" : "low"; });
   json["kernel_sha256"] = of_pick([](const v1::Pick& pick) { return pick.kernel().sha256(); });
