@@ -13,6 +13,7 @@ namespace qgemm {
 absl::Status IsLegal(const Candidate& candidate, const Problem& problem, int64_t m,
                      const DeviceProfile& device) {
   QGEMM_RETURN_IF_ERROR(FamilyOf(candidate.config).SupportsDevice(device));
+  QGEMM_RETURN_IF_ERROR(FamilyOf(candidate.config).SupportsProblem(problem));
   const KernelConfig& config = candidate.config;
   const int64_t unit = UnitK(problem.signature.format);
   const int64_t units = (problem.k + unit - 1) / unit;

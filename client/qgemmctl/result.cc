@@ -1,5 +1,7 @@
 #include "client/qgemmctl/result.h"
 
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/problem_proto.h"

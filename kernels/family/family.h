@@ -33,6 +33,10 @@ class KernelFamily {
 
   // FailedPrecondition when the device cannot run the family at all.
   [[nodiscard]] virtual absl::Status SupportsDevice(const DeviceProfile& device) const = 0;
+  // FailedPrecondition when a problem is none of the family's business.
+  [[nodiscard]] virtual absl::Status SupportsProblem(const Problem& problem) const {
+    return absl::OkStatus();
+  }
   // All configs worth trying for a bucket, unsorted; independent of any shape.
   virtual std::vector<KernelConfig> Configs(const KernelSignature& signature, int m_bucket) const = 0;
   // Bytes of dynamic shared memory for slices of at most `slice_units` units (UnitK) and `rows` rows of X per

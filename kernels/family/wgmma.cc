@@ -57,6 +57,13 @@ class Wgmma final : public KernelFamily {
         absl::StrCat("family wgmma needs sm_90a, ", device.name, " is ", device.arch));
   }
 
+  absl::Status SupportsProblem(const Problem& problem) const override {
+    if (problem.n >= 64) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat("family wgmma computes 64 columns of Y at a time; n ",
+                                                      problem.n,
+                                                      " is left to family mma, which computes 16"));
+  }
+
   std::vector<KernelConfig> Configs(const KernelSignature& signature, int m_bucket) const override {
     std::vector<KernelConfig> out;
     const int tokens = (m_bucket + 7) / 8;

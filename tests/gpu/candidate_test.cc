@@ -353,11 +353,13 @@ TEST_P(AwkwardShape, AgreesWithFp64AndKeepsItsBounds) {
       const int bucket = BucketFor(m);
       for (const KernelConfig& config : Spread(ConfigSpace(signature, bucket, profile()), per_bucket)) {
         for (const int split : {1, 2, 3, 5}) {
-          const Candidate candidate = {config, split, split == 1 ? Reduction::kNone : Reduction::kWorkspace};
-          if (!IsLegal(candidate, problem, bucket, profile()).ok()) continue;
-          if (SmallMode() && split > 2) continue;
-          runs.push_back({s, m, candidate});
-          configs.insert(config);
+          for (const Reduction reduction : {Reduction::kNone, Reduction::kWorkspace, Reduction::kCluster}) {
+            const Candidate candidate = {config, split, reduction};
+            if (!IsLegal(candidate, problem, bucket, profile()).ok()) continue;
+            if (SmallMode() && split > 2) continue;
+            runs.push_back({s, m, candidate});
+            configs.insert(config);
+          }
         }
       }
     }

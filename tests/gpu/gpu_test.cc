@@ -75,6 +75,11 @@ std::string CompileHere(const KernelSource& source, const std::string& arch) {
 }
 
 std::vector<std::string> CompileAll(const std::vector<KernelSource>& sources, const std::string& arch) {
+  if (SmallMode()) {  // for compute-sanitizer, under which no other process can be started
+    std::vector<std::string> cubins;
+    for (const KernelSource& source : sources) cubins.push_back(CompileHere(source, arch));
+    return cubins;
+  }
   CompilePoolOptions options;
   options.worker = CompileWorkerProgram(SiblingProgram("qgemm-compile"));
   const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) - 1);

@@ -77,6 +77,29 @@ TEST(Legality, RejectsAGridBeyondTheLaunchLimits) {
   EXPECT_THAT(IsLegal(c.candidate, c.problem, 1, c.device).message(), HasSubstr("grid"));
 }
 
+TEST(Legality, LeavesNarrowProblemsToFamilyMma) {
+  Case c = MakeCase();
+  c.problem.n = 63;
+  EXPECT_TRUE(IsLegal(c.candidate, c.problem, 1, c.device).ok());
+  c.candidate.config = ParseConfig("wgmma_t1_r1_w1x1_s4_b2_staged_pre").value();
+  EXPECT_THAT(IsLegal(c.candidate, c.problem, 1, c.device).message(),
+              HasSubstr("n 63 is left to family mma"));
+  c.problem.n = 64;
+  EXPECT_TRUE(IsLegal(c.candidate, c.problem, 1, c.device).ok());
+}
+
+TEST(Legality, ClusterNeedsHopperAndAtMostEightSlices) {
+  Case c = MakeCase();
+  c.candidate.reduction = Reduction::kCluster;
+  c.candidate.split_k = 8;
+  EXPECT_TRUE(IsLegal(c.candidate, c.problem, 1, c.device).ok());
+  c.candidate.split_k = 10;
+  EXPECT_THAT(IsLegal(c.candidate, c.problem, 1, c.device).message(), HasSubstr("8 CTAs of a cluster"));
+  c.candidate.split_k = 8;
+  c.device = FindDeviceProfile("a100").value();
+  EXPECT_THAT(IsLegal(c.candidate, c.problem, 1, c.device).message(), HasSubstr("reduction cluster needs"));
+}
+
 TEST(Legality, RejectsADeviceBeforeAmpere) {
   Case c = MakeCase();
   c.device.compute_major = 7;
