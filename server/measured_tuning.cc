@@ -203,7 +203,16 @@ absl::Status MeasuredTuning::TimeFinalists(PickJob& job, const std::vector<size_
   for (const size_t i : finalists) candidates.push_back(ForGpu(job, job.candidates[i]));
   const double busy_before = gpu_.busy_seconds();
   absl::StatusOr<std::vector<internal::Timing>> timings = gpu_.Finals(candidates, budgets_.finals, kTieBand);
-  QGEMM_RETURN_IF_ERROR(Noted(timings.status()));
+  if (!Noted(timings.status()).ok()) {
+    if (absl::IsUnavailable(timings.status())) return timings.status();
+    // The screened times stand: a pick of low confidence rather than none.
+    spdlog::warn("{}: finalists not timed again: {}", ProblemName(job.problem), timings.status().ToString());
+    for (const size_t i : finalists) {
+      job.candidates[i].verdict->mutable_timing()->set_low_confidence(true);
+      job.candidates[i].from_store = false;
+    }
+    return absl::OkStatus();
+  }
   if (timings->size() != finalists.size()) {
     return absl::InternalError(
         absl::StrCat("the GPU process timed ", timings->size(), " of ", finalists.size(), " finalists"));

@@ -280,6 +280,10 @@ absl::Status CopyToHost(uint64_t address, absl::Span<std::byte> target) {
 }
 
 absl::Status Kernel::AllowDynamicSmem(int bytes) const {
+  int allowed = 0;
+  QGEMM_RETURN_IF_ERROR(QGEMM_CU(*g_api, FuncGetAttribute, &allowed,
+                                 CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, function_));
+  if (bytes <= allowed) return absl::OkStatus();
   return QGEMM_CU(*g_api, FuncSetAttribute, function_, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                   bytes);
 }

@@ -138,7 +138,9 @@ class DeviceBuffer {
 class Kernel {
  public:
   Kernel() = default;
-  // Allows launches with up to `bytes` of dynamic shared memory. FailedPrecondition when the device has less.
+  // Allows launches with up to `bytes` of dynamic shared memory; never lowers what was allowed before, so
+  // that launches of one kernel with different sizes may stand side by side. FailedPrecondition when the
+  // device has less.
   [[nodiscard]] absl::Status AllowDynamicSmem(int bytes) const;
   [[nodiscard]] absl::StatusOr<int> RegistersPerThread() const;
   [[nodiscard]] absl::StatusOr<int> MaxBlocksPerSm(int block_threads, int dynamic_smem_bytes) const;

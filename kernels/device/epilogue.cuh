@@ -26,7 +26,13 @@ constexpr int kRow = config::kTileN + 4;
 constexpr int kVectors = config::kTileN / 4;  // float4 per row
 
 // Among the threads that run the epilogue.
-QG_DEVICE void barrier() { named_barrier(15, config::kEpilogueThreads); }
+QG_DEVICE void barrier() {
+  if constexpr (config::kEpilogueThreads == config::kThreads) {
+    __syncthreads();
+  } else {
+    asm volatile("bar.sync 15, %0;" ::"n"(config::kEpilogueThreads) : "memory");
+  }
+}
 
 QG_DEVICE void add(Float4& s, const Float4& v) {
   s.x += v.x;

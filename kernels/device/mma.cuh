@@ -300,7 +300,11 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
       __syncwarp();
     } else {
       copy_wait<kStages - 2>();
-      named_barrier(1 + warp.wk, kGroupThreads);
+      if constexpr (kWarpsK == 1) {
+        __syncthreads();
+      } else {
+        named_barrier(1 + warp.wk, kGroupThreads);
+      }
       copy_stage(s + kStages - 1, free_slot);
     }
     const u8* stage = ring + slot * kSlotBytes;

@@ -112,12 +112,18 @@ absl::StatusOr<internal::ScreenReply> FakeGpu::Screen(const GpuCandidate& candid
   return VerdictOn(candidate);
 }
 
+void FakeGpu::SetFinalsStatus(absl::Status status) {
+  MutexLock lock(mu_);
+  finals_status_ = std::move(status);
+}
+
 absl::StatusOr<std::vector<internal::Timing>> FakeGpu::Finals(const std::vector<GpuCandidate>& candidates,
                                                               absl::Duration /*time_budget*/,
                                                               double /*tie_band*/) {
   {
     MutexLock lock(mu_);
     ++finals_;
+    if (!finals_status_.ok()) return finals_status_;
   }
   std::vector<internal::Timing> timings;
   for (const GpuCandidate& candidate : candidates) {

@@ -23,6 +23,8 @@ class FakeGpu : public Gpu {
   void SetBehaviour(Behaviour behaviour);
   // Every call answers this; OK: the GPU works.
   void SetLost(absl::Status status);
+  // Finals() alone answers this.
+  void SetFinalsStatus(absl::Status status);
   // Screen() blocks from now on until Release().
   void Hold();
   void Release();
@@ -56,6 +58,7 @@ class FakeGpu : public Gpu {
   CondVar changed_;
   Behaviour behaviour_ QGEMM_GUARDED_BY(mu_);
   absl::Status lost_ QGEMM_GUARDED_BY(mu_);
+  absl::Status finals_status_ QGEMM_GUARDED_BY(mu_);
   bool holding_ QGEMM_GUARDED_BY(mu_) = false;
   bool held_ QGEMM_GUARDED_BY(mu_) = false;
   std::map<std::string, int> screens_by_name_ QGEMM_GUARDED_BY(mu_);

@@ -106,6 +106,21 @@ TEST_F(GpuFaultTest, ScreensAndTimesFinalists) {
   EXPECT_EQ(gpu_->starts(), 1);
 }
 
+// A driver attribute of the kernel holds the allowed size: the smaller launch must not take the larger one's
+// away.
+TEST_F(GpuFaultTest, FinalistsOfOneKernelMayNeedDifferentSharedMemory) {
+  const KernelConfig config = ParseConfig("mma_t1_r1_w2x4_s4_b2_slice_post").value();
+  const GpuCandidate large = Make({config, 1, Reduction::kNone});
+  const GpuCandidate small = Make({config, 4, Reduction::kWorkspace});
+  ASSERT_EQ(large.kernel_sha256, small.kernel_sha256);
+  ASSERT_GT(large.launch.dynamic_smem_bytes, 48 << 10);
+  ASSERT_LT(small.launch.dynamic_smem_bytes, large.launch.dynamic_smem_bytes);
+  ExpectRight(large);
+  ExpectRight(small);
+  const auto finals = gpu_->Finals({large, small}, absl::Milliseconds(20), 0.003);
+  ASSERT_TRUE(finals.ok()) << finals.status();
+}
+
 TEST_F(GpuFaultTest, AnIllegalAddressCostsOnlyItsCandidate) {
   const GpuCandidate good = Make(candidates_.front());
   ExpectRight(good);

@@ -277,6 +277,17 @@ TEST_F(TunerTest, BadCandidatesLoseOnlyThemselves) {
   EXPECT_EQ(result.rejections(0).candidates(), std::max<int>(spilled, 1));
 }
 
+TEST_F(TunerTest, FinalistsThatCannotBeTimedAgainKeepTheirScreenedTimes) {
+  gpu_.SetFinalsStatus(absl::InternalError("cuLaunchKernel: CUDA_ERROR_INVALID_VALUE"));
+  const RecordingStream& stream = Tune(RequestFor({Int4Problem(5376, 4096)}, {16}));
+  ASSERT_EQ(stream.results.size(), 1u);
+  EXPECT_GE(gpu_.finals(), 1);
+  const v1::Pick& pick = stream.results[0].pick();
+  EXPECT_EQ(pick.source(), v1::PICK_SOURCE_MEASURED);
+  EXPECT_GT(pick.time_us(), 0);
+  EXPECT_EQ(pick.confidence(), v1::CONFIDENCE_LOW);
+}
+
 TEST_F(TunerTest, AllCandidatesFailingIsAResultWithReasons) {
   gpu_.SetBehaviour([](const GpuCandidate&) {
     return FakeGpu::Failed(internal::CANDIDATE_FAILURE_NOT_REPEATABLE, "17 outputs differ");
