@@ -91,7 +91,7 @@ TEST(ResultJson, HoldsThePick) {
               "format": "int4", "group_size": 128, "act": "bf16", "out": "bf16", "zero": "none", "scale": "bf16",
               "epilogue": "none", "target": "h200", "source": "MEASURED", "cached": false, "stale": false,
               "config": "mma_t2_r2_w4x2_s4_b2_slice_post", "split_k": 4, "reduction": "workspace",
-              "time_us": 9.3125, "predicted_us": 8.5, "spread_us": 0.125, "confidence": "high",
+              "time_us": 9.313, "predicted_us": 8.5, "spread_us": 0.125, "confidence": "high",
               "kernel_sha256": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
               "candidates": 96, "verified": 90, "timed": 89, "rejected": 7})"));
 }
