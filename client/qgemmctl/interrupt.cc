@@ -15,12 +15,21 @@
 namespace qgemm {
 namespace {
 
+// What a cancelled call needs to unwind, and a writer of the result to finish.
+constexpr int kGraceMs = 2000;
+
 sigset_t WatchedSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
   return signals;
+}
+
+[[noreturn]] void EndProcess() {
+  static constexpr char kMessage[] = "qgemmctl: interrupted\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1);
+  _exit(static_cast<int>(ExitCode::kInterrupted));
 }
 
 }  // namespace
@@ -47,14 +56,16 @@ InterruptWatch::~InterruptWatch() {
 void InterruptWatch::Run() {
   while (true) {
     pollfd fds[] = {{signal_fd_.get(), POLLIN, 0}, {stop_fd_.get(), POLLIN, 0}};
-    if (poll(fds, 2, -1) < 0) {
+    const int ready = poll(fds, 2, interrupted_ ? kGraceMs : -1);
+    if (ready < 0) {
       QGEMM_CHECK(errno == EINTR);
       continue;
     }
+    if (ready == 0) EndProcess();
     if (fds[1].revents != 0) return;
     signalfd_siginfo info;
     if (read(signal_fd_.get(), &info, sizeof(info)) != sizeof(info)) continue;
-    if (interrupted_.exchange(true)) _exit(static_cast<int>(ExitCode::kInterrupted));
+    if (interrupted_.exchange(true)) EndProcess();
     on_interrupt_();
   }
 }

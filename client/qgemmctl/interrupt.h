@@ -10,8 +10,9 @@
 
 namespace qgemm {
 
-// Turns SIGINT and SIGTERM into a call of `on_interrupt` on a thread of its own; a second signal ends the
-// process at once with exit code 130.
+// Turns SIGINT and SIGTERM into a call of `on_interrupt` on a thread of its own; where that does not
+// end the process in two seconds (it may be waiting for a file), or at a second signal, it ends with exit
+// code 130.
 class InterruptWatch {
  public:
   // Blocks the two signals in the calling thread and those it starts: call it in main before any other thread

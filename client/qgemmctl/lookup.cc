@@ -57,6 +57,19 @@ absl::StatusOr<std::vector<Result>> Lookup(const RequestedProblems& requested, c
   return results;
 }
 
+// The first misses by name: a model's layers may have many, and the table and the JSON show them all.
+void ReportMisses(const std::vector<Result>& results) {
+  constexpr size_t kNamed = 3;
+  size_t misses = 0;
+  for (const Result& result : results) {
+    if (result.pick.has_value() || ++misses > kNamed) continue;
+    std::fprintf(stderr, "qgemmctl: %s: not found: %s\n", ResultName(result).c_str(), result.error.c_str());
+  }
+  if (misses > kNamed) {
+    std::fprintf(stderr, "qgemmctl: %zu more of %zu picks were not found\n", misses - kNamed, results.size());
+  }
+}
+
 absl::StatusOr<ExitCode> RunLookup(const LookupArguments& arguments, CommandContext& context) {
   if (arguments.launch_spec && !context.json) {
     return absl::InvalidArgumentError(
@@ -79,10 +92,7 @@ absl::StatusOr<ExitCode> RunLookup(const LookupArguments& arguments, CommandCont
   }
   json["stats"] = {{"compiles", 0}, {"timings", 0}, {"cache_hits", hits}, {"wall_s", wall.count()}};
   QGEMM_RETURN_IF_ERROR(WriteStdout(context.json ? JsonText(json) : ResultsTable(results)));
-  for (const Result& result : results) {
-    if (result.pick.has_value()) continue;
-    std::fprintf(stderr, "qgemmctl: %s: not found: %s\n", ResultName(result).c_str(), result.error.c_str());
-  }
+  ReportMisses(results);
   return hits == static_cast<int64_t>(results.size()) ? ExitCode::kOk : ExitCode::kNotFound;
 }
 

@@ -123,6 +123,9 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help
     return app.exit(success);
+  } catch (const CLI::ConversionError& error) {  // --timeout alone is no text
+    return static_cast<int>(Report(
+        absl::InvalidArgumentError(absl::StrCat(error.what(), ": a number of seconds is needed")), json));
   } catch (const CLI::ParseError& error) {
     return static_cast<int>(
         Report(absl::InvalidArgumentError(absl::StrCat(error.what(), " (see qgemmctl --help)")), json));

@@ -80,7 +80,11 @@ absl::StatusOr<std::vector<int64_t>> ParseRows(const std::vector<std::string>& t
     if (!ParseInteger(text, m)) {
       return absl::InvalidArgumentError(absl::StrCat("m \"", text, "\" is not a whole number"));
     }
-    QGEMM_RETURN_IF_ERROR(ValidateRows(m));
+    if (const absl::Status valid = ValidateRows(m); !valid.ok()) {
+      int64_t exact = 0;
+      if (absl::SimpleAtoi(text, &exact)) return valid;
+      return absl::InvalidArgumentError(absl::StrCat("m ", text, ": ", valid.message()));
+    }
     rows.push_back(m);
   }
   if (rows.empty()) {

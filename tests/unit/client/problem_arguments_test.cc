@@ -79,6 +79,8 @@ TEST(ProblemArguments, ABadNumberOfRowsIsOneSentence) {
   EXPECT_THAT(ErrorOf(Arguments({"64x128"}, {"0"})), HasSubstr("m 0 is out of range: 1 to 2147483647"));
   EXPECT_THAT(ErrorOf(Arguments({"64x128"}, {"-1"})), HasSubstr("m -1 is out of range"));
   EXPECT_THAT(ErrorOf(Arguments({"64x128"}, {"2147483648"})), HasSubstr("m 2147483648 is out of range"));
+  EXPECT_THAT(ErrorOf(Arguments({"64x128"}, {"99999999999999999999"})),
+              HasSubstr("m 99999999999999999999: "));
   EXPECT_THAT(ErrorOf(Arguments({"64x128"}, {"1", "many"})), HasSubstr("m \"many\" is not a whole number"));
   EXPECT_THAT(ErrorOf(Arguments({"64x128"}, {"1.5"})), HasSubstr("m \"1.5\""));
   EXPECT_THAT(ErrorOf(Arguments({"64x128"}, {})), HasSubstr("--m is missing"));

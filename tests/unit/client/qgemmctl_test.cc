@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/digest.h"
+#include "base/unique_fd.h"
 #include "client/qgemm/client.h"
 #include "tests/unit/client/fake_daemon.h"
 
@@ -251,6 +253,9 @@ TEST_F(Qgemmctl, LookupFindsOrExitsWith6) {
   EXPECT_EQ(output["results"][0].size(), 27u);
   EXPECT_EQ(output["results"][1]["error"], "never tuned");
   EXPECT_THAT(err_, HasSubstr("M <= 2: not found: never tuned"));
+  EXPECT_EQ(Run({"lookup", "--shape", "64x128", "--m", "1,2,4,8,16,32"}), 6);
+  EXPECT_EQ(std::count(err_.begin(), err_.end(), '\n'), 4) << err_;
+  EXPECT_THAT(err_, HasSubstr("2 more of 6 picks were not found"));
 }
 
 TEST_F(Qgemmctl, KernelGetWritesTheBytes) {
@@ -343,6 +348,7 @@ TEST_F(Qgemmctl, UsageErrorsAreOneSentenceAndExitCode2) {
                                              {"tune", "--shape", "64x128", "--m", "1", "--effort", "max"},
                                              {"--output", "xml", "device"},
                                              {"--timeout", "0", "device"},
+                                             {"--timeout", "soon", "device"},
                                              {"lookup", "--shape", "64x128", "--m", "1", "--launch-spec"}}) {
     EXPECT_EQ(Run(arguments), 2) << err_;
     EXPECT_EQ(std::count(err_.begin(), err_.end(), '\n'), 1) << err_;
@@ -398,6 +404,17 @@ TEST_F(Qgemmctl, ASignalCancelsTheCall) {
     EXPECT_EQ(program.err, "qgemmctl: interrupted\n");
     cancelled.Wait();
   }
+}
+
+TEST_F(Qgemmctl, ASignalEndsTheWaitForAFile) {
+  const std::string pipe = folder_ + "/config.json";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  Program program(folder_, {"--server", daemon_.address(), "lookup", "--model", pipe, "--m", "1"});
+  const UniqueFd writer(open(pipe.c_str(), O_WRONLY | O_CLOEXEC));  // returns once qgemmctl reads
+  ASSERT_TRUE(writer.valid());
+  program.Signal(SIGTERM);
+  EXPECT_EQ(program.Wait(), 130);
+  EXPECT_EQ(program.err, "qgemmctl: interrupted\n");
 }
 
 }  // namespace
