@@ -3,6 +3,9 @@
 #include <toml++/toml.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <system_error>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -118,6 +121,10 @@ absl::StatusOr<Config> LoadConfigFile(const std::string& path, const Config& bas
   }
   if (access(path.c_str(), R_OK) != 0) {
     return absl::PermissionDeniedError(absl::StrCat("config ", path, " cannot be read"));
+  }
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    return absl::InvalidArgumentError(absl::StrCat("config ", path, " is a folder; allowed: a TOML file"));
   }
   toml::table table;
   try {

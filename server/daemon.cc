@@ -38,7 +38,8 @@ absl::StatusOr<FileLock> ClaimSocket(const std::string& path, const std::string&
   std::filesystem::create_directories(folder, error);
   if (error) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the folder ", folder, " of the socket cannot be created: ", error.message()));
+        absl::StrCat("the folder ", folder, " of the socket cannot be created: ", error.message(),
+                     "; choose another with --listen unix:PATH (and qgemmctl --server)"));
   }
   absl::StatusOr<FileLock> lock = FileLock::Take(path + ".lock", holder);
   if (absl::IsFailedPrecondition(lock.status())) {

@@ -8,7 +8,7 @@
 namespace qgemm {
 
 // The only place where the two status types meet. The codes have the same numbers and meaning; the message is
-// passed on as it is, cut at 4 KiB because gRPC carries it in a header.
+// cut at 4 KiB because gRPC carries it in a header, and control characters in it become \xNN.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 absl::Status FromGrpcStatus(const grpc::Status& status);
 

@@ -62,18 +62,20 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv, std::optiona
       app.add_option("--compile-binary", flags.compile_binary, "the program qgemm-compile");
   CLI::Option* time_binary = app.add_option("--time-binary", flags.time_binary, "the program qgemm-time");
   CLI::Option* lock_dir = app.add_option("--lock-dir", flags.lock_dir, "where the pinned GPU's lock is");
-  app.add_option("--config", config_file,
-                 "TOML file with the same keys (data_dir = \"...\"); flags win over it");
+  CLI::Option* config = app.add_option(
+      "--config", config_file, "TOML file with the same keys (data_dir = \"...\"); flags win over it");
   app.add_flag("--check-config", line.check_config, "print the configuration that would be used, and exit");
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& done) {
     *exit_code = app.exit(done);
     return line;
+  } catch (const CLI::ConversionError& error) {  // --workers alone is no text
+    return absl::InvalidArgumentError(absl::StrCat(error.what(), ": a whole number is needed"));
   } catch (const CLI::ParseError& error) {
     return absl::InvalidArgumentError(error.what());
   }
-  if (!config_file.empty()) {
+  if (config->count() > 0) {
     QGEMM_ASSIGN_OR_RETURN(line.config, LoadConfigFile(config_file, line.config));
   }
   if (listen->count() > 0) line.config.listen = flags.listen;
@@ -142,7 +144,11 @@ sigset_t BlockStopSignals() {
 absl::Status Serve(const Config& config, Spawner& spawner) {
   const sigset_t stop_signals = BlockStopSignals();
   const std::string holder = DescribeHolder(config.data_dir);
-  QGEMM_ASSIGN_OR_RETURN(const std::unique_ptr<RocksDbStore> store, RocksDbStore::Open(config.data_dir));
+  absl::StatusOr<std::unique_ptr<RocksDbStore>> opened = RocksDbStore::Open(config.data_dir);
+  if (!opened.ok()) {
+    return absl::Status(opened.status().code(), absl::StrCat("data_dir: ", opened.status().message()));
+  }
+  const std::unique_ptr<RocksDbStore> store = *std::move(opened);
   if (store->moved_aside().has_value()) {
     spdlog::error("the store in {} was damaged; it was moved to {} and a new one begun", config.data_dir,
                   *store->moved_aside());

@@ -53,8 +53,12 @@ grpc::Status TunerService::Tune(grpc::ServerContext* context, const v1::TuneRequ
                                 grpc::ServerWriter<v1::TuneEvent>* writer) {
   GrpcTuneStream stream(*context, *writer);
   const absl::Status status = tuner_.Tune(*request, stream);
-  if (!status.ok()) spdlog::info("tune from {} failed: {}", context->peer(), status.ToString());
-  return ToGrpcStatus(status);
+  grpc::Status result = ToGrpcStatus(status);
+  if (!status.ok()) {
+    spdlog::info("tune from {} failed: {}: {}", context->peer(), absl::StatusCodeToString(status.code()),
+                 result.error_message());
+  }
+  return result;
 }
 
 grpc::Status TunerService::Lookup(grpc::ServerContext* /*context*/, const v1::LookupRequest* request,

@@ -94,6 +94,8 @@ TEST_F(ConfigTest, NamesWhatIsWrongInTheFile) {
   EXPECT_THAT(ErrorOf("data_dir = 5"), HasSubstr("data_dir"));
   EXPECT_THAT(ErrorOf("\nlisten ="), HasSubstr("line 2"));
   EXPECT_EQ(LoadConfigFile(folder_ + "/missing", Config()).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(LoadConfigFile("", Config()).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(LoadConfigFile(folder_, Config()).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(ConfigTest, RefusesValuesOutOfRange) {

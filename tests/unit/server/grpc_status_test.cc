@@ -22,5 +22,11 @@ TEST(GrpcStatus, CutsLongMessages) {
   EXPECT_EQ(ToGrpcStatus(absl::InternalError(std::string(100000, 'x'))).error_message().size(), 4096u);
 }
 
+TEST(GrpcStatus, ShowsControlCharactersOfTheRequest) {
+  EXPECT_EQ(
+      ToGrpcStatus(absl::InternalError("target \"a\n\x1b[31m\x7f\u00e9\" is not known")).error_message(),
+      "target \"a\\x0a\\x1b[31m\\x7f\u00e9\" is not known");
+}
+
 }  // namespace
 }  // namespace qgemm
