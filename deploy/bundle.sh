@@ -58,7 +58,7 @@ Runs in any folder on x86-64 Linux with glibc 2.36 or newer and CUDA 13: \`libnv
 
 | folder | holds |
 |---|---|
-| bin/ | qgemmd and its two helpers, qgemmctl, the GPU tests and benches |
+| bin/ | qgemmd and its two worker programs, qgemmctl, the GPU tests and benches |
 | lib/ | their shared libraries, except the C and C++ run-time and CUDA |
 | models/ | configurations for \`qgemmctl tune --model\` |
 | proto/ | the API, for clients of other languages |

@@ -2,8 +2,8 @@
 // 128) on an H200, or lines [N, K, M, us, name, split, reduction, ...] of a sweep of the prototype, from
 // files, "-" for standard input:
 //   cost_model_eval first_sweep.jsonl second_sweep.jsonl
-// A file is one session. A candidate measured twice in a session counts with its smaller time; one measured
-// in several sessions with the last file's, and the sessions' median ratio over such candidates is printed:
+// A file is one run. A candidate measured twice in a run counts with its smaller time; one measured
+// in several runs with the last file's, and the runs' median ratio over such candidates is printed:
 // far from 1, the cells that mix them say little.
 // Names of the prototype are A_<path>_<token tiles>_<row tiles>_<warps N>_<warps
 // K>_<blocks>_<stages>_<scale>_<activations>_...; taken are the points like family mma: cp.async (path 1),
@@ -112,10 +112,10 @@ Cells ReadSession(std::istream& in) {
   return cells;
 }
 
-// Adds a later session, and says how it compares where both measured the same.
-void Merge(const Cells& session, const std::string& name, Cells* cells) {
+// Adds a later run, and says how it compares where both measured the same.
+void Merge(const Cells& run, const std::string& name, Cells* cells) {
   std::vector<double> ratios;
-  for (const auto& [cell, candidates] : session) {
+  for (const auto& [cell, candidates] : run) {
     for (const auto& [candidate, point] : candidates) {
       auto [entry, inserted] = (*cells)[cell].try_emplace(candidate, point);
       if (inserted) continue;
