@@ -6,11 +6,17 @@
 #include "absl/strings/str_format.h"
 #include "client/problem_proto.h"
 #include "client/qgemmctl/table.h"
+#include "kernels/bucket.h"
 
 namespace qgemm {
 namespace {
 
 // Event times come as float milliseconds: digits below a nanosecond are noise of that conversion.
+// The ladder's last bucket serves every M above it, too.
+std::string BucketText(int m_bucket) {
+  return absl::StrCat(m_bucket, m_bucket == BucketLadder().back() ? "+" : "");
+}
+
 double ToNanosecond(double us) { return std::round(us * 1e3) / 1e3; }
 
 using Json = nlohmann::ordered_json;
@@ -124,7 +130,7 @@ std::string ResultsTable(const std::vector<Result>& results) {
                                       CountCell(result.count),
                                       absl::StrCat(result.problem.n()),
                                       absl::StrCat(result.problem.k()),
-                                      absl::StrCat(result.m_bucket),
+                                      BucketText(result.m_bucket),
                                       format.empty() ? FormatCell(result) : "",
                                       target.empty() ? TargetCell(result) : "",
                                       SourceCell(result)};
@@ -156,7 +162,7 @@ std::string SignatureWord(const v1::Problem& problem) {
 
 std::string ResultName(const Result& result) {
   return absl::StrCat(result.problem.n(), "x", result.problem.k(), " ", SignatureWord(result.problem),
-                      " M <= ", result.m_bucket);
+                      " M <= ", BucketText(result.m_bucket));
 }
 
 }  // namespace qgemm

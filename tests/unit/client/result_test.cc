@@ -143,6 +143,13 @@ TEST(ResultsTable, FormatAndTargetAreColumnsWhereTheyDiffer) {
   EXPECT_THAT(table, HasSubstr("16  int4-g128 bf16 bias  a100    MEASURED"));
 }
 
+TEST(ResultsTable, TheLastBucketIsOpenEnded) {
+  Result result = MeasuredResult();
+  result.m_bucket = 4096;
+  EXPECT_THAT(ResultsTable({result}), HasSubstr("  4096+  MEASURED"));
+  EXPECT_THAT(ResultName(result), HasSubstr("M <= 4096+"));
+}
+
 TEST(ResultsTable, AShapeOfTheCommandLineNeedsNoLayerColumns) {
   Result result = MeasuredResult();
   result.layers = result.variant = "";
