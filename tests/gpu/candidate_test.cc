@@ -177,9 +177,10 @@ TEST_P(TunedShape, CandidatesAreRightAndRepeatBitwise) {
       ASSERT_TRUE(arguments.ok()) << name << ": " << arguments.status();
       ASSERT_TRUE(EncodeTensorMaps(*arguments).ok()) << name;
       const std::vector<void*> params = arguments->Params();
+      const Dim3 grid = spec.Grid(bucket);
       const auto verdict = VerifyCandidate(device(), support(), data, spec, ToleranceFor(signature.act), [&] {
-        return device().Launch(**kernel, spec.Grid(bucket), spec.block_threads, spec.dynamic_smem_bytes,
-                               params, spec.cluster_z);
+        return device().Launch(**kernel, grid, spec.block_threads, spec.dynamic_smem_bytes, params,
+                               spec.cluster_z);
       });
       ++tally.candidates;
       // After a sticky error nothing works any more.
@@ -245,8 +246,9 @@ class AwkwardShape : public CandidateTest, public testing::WithParamInterface<in
     for (uint8_t& code : canonical.codes) code = random() % 16;
     canonical.scales.resize(shape.n * (shape.k / shape.group));
     std::uniform_real_distribution<double> uniform(0.002, 0.022);
-    for (uint16_t& scale : canonical.scales)
+    for (uint16_t& scale : canonical.scales) {
       scale = ScalarFromDouble(uniform(random), signature.format.scale_type);
+    }
     if (signature.format.zero_point == ZeroPoint::kInteger) {
       canonical.zeros.resize(canonical.scales.size());
       for (uint8_t& zero : canonical.zeros) zero = random() % 16;
