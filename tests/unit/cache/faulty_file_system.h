@@ -24,7 +24,8 @@ class FaultyFileSystem : public rocksdb::FileSystemWrapper {
   void SetUnlimited() { free_bytes_ = std::numeric_limits<int64_t>::max() / 2; }
   // fsync answers EIO.
   void SetBrokenSync(bool broken) { broken_sync_ = broken; }
-  int64_t created_files() const { return created_files_; }
+  // How often a database was opened on it: each opening takes the lock file once, and nothing else does.
+  int64_t openings() const { return openings_; }
 
   rocksdb::IOStatus NewWritableFile(const std::string& name, const rocksdb::FileOptions& options,
                                     std::unique_ptr<rocksdb::FSWritableFile>* result,
@@ -32,11 +33,14 @@ class FaultyFileSystem : public rocksdb::FileSystemWrapper {
     if (free_bytes_ <= 0) return rocksdb::IOStatus::NoSpace("No space left on device: ", name);
     std::unique_ptr<rocksdb::FSWritableFile> file;
     rocksdb::IOStatus status = rocksdb::FileSystemWrapper::NewWritableFile(name, options, &file, debug);
-    if (status.ok()) {
-      ++created_files_;
-      result->reset(new File(std::move(file), *this));
-    }
+    if (status.ok()) result->reset(new File(std::move(file), *this));
     return status;
+  }
+
+  rocksdb::IOStatus LockFile(const std::string& name, const rocksdb::IOOptions& options,
+                             rocksdb::FileLock** lock, rocksdb::IODebugContext* debug) override {
+    ++openings_;
+    return rocksdb::FileSystemWrapper::LockFile(name, options, lock, debug);
   }
 
  private:
@@ -74,7 +78,7 @@ class FaultyFileSystem : public rocksdb::FileSystemWrapper {
 
   std::atomic<int64_t> free_bytes_{std::numeric_limits<int64_t>::max() / 2};
   std::atomic<bool> broken_sync_{false};
-  std::atomic<int64_t> created_files_{0};
+  std::atomic<int64_t> openings_{0};
 };
 
 }  // namespace qgemm

@@ -107,11 +107,13 @@ TEST_F(RocksDbStoreFaultTest, ReopeningIsTriedOncePerInterval) {
   ASSERT_TRUE(absl::IsResourceExhausted(failure));
   disk_->SetUnlimited();
   clock_.Advance(milliseconds(999));
-  const int64_t files = disk_->created_files();
+  const int64_t openings = disk_->openings();
+  ASSERT_GE(openings, 1);
   EXPECT_TRUE(absl::IsResourceExhausted(store_->PutPick(PickOf("p", "k0"), {})));
-  EXPECT_EQ(disk_->created_files(), files);
+  EXPECT_EQ(disk_->openings(), openings);
   clock_.Advance(milliseconds(1));
   EXPECT_TRUE(store_->PutPick(PickOf("p", "k0"), {}).ok());
+  EXPECT_EQ(disk_->openings(), openings + 1);
 }
 
 TEST_F(RocksDbStoreFaultTest, ReadsGoOnWhenReopeningFindsTheDiskStillFull) {
