@@ -33,7 +33,7 @@ class FaultyFileSystem : public rocksdb::FileSystemWrapper {
     if (free_bytes_ <= 0) return rocksdb::IOStatus::NoSpace("No space left on device: ", name);
     std::unique_ptr<rocksdb::FSWritableFile> file;
     rocksdb::IOStatus status = rocksdb::FileSystemWrapper::NewWritableFile(name, options, &file, debug);
-    if (status.ok()) result->reset(new File(std::move(file), *this));
+    if (status.ok()) *result = std::make_unique<File>(std::move(file), *this);
     return status;
   }
 
