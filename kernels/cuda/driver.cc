@@ -42,8 +42,6 @@ namespace qgemm {
   X(ModuleGetFunction, "cuModuleGetFunction", CUresult(CUfunction*, CUmodule, const char*))              \
   X(FuncSetAttribute, "cuFuncSetAttribute", CUresult(CUfunction, CUfunction_attribute, int))             \
   X(FuncGetAttribute, "cuFuncGetAttribute", CUresult(int*, CUfunction_attribute, CUfunction))            \
-  X(OccupancyMaxActiveBlocksPerMultiprocessor, "cuOccupancyMaxActiveBlocksPerMultiprocessor",            \
-    CUresult(int*, CUfunction, int, size_t))                                                             \
   X(LaunchKernel, "cuLaunchKernel",                                                                      \
     CUresult(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, \
              void**, void**))                                                                            \
@@ -286,20 +284,6 @@ absl::Status Kernel::AllowDynamicSmem(int bytes) const {
   if (bytes <= allowed) return absl::OkStatus();
   return QGEMM_CU(*g_api, FuncSetAttribute, function_, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                   bytes);
-}
-
-absl::StatusOr<int> Kernel::RegistersPerThread() const {
-  int registers = 0;
-  QGEMM_RETURN_IF_ERROR(
-      QGEMM_CU(*g_api, FuncGetAttribute, &registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function_));
-  return registers;
-}
-
-absl::StatusOr<int> Kernel::MaxBlocksPerSm(int block_threads, int dynamic_smem_bytes) const {
-  int blocks = 0;
-  QGEMM_RETURN_IF_ERROR(QGEMM_CU(*g_api, OccupancyMaxActiveBlocksPerMultiprocessor, &blocks, function_,
-                                 block_threads, static_cast<size_t>(dynamic_smem_bytes)));
-  return blocks;
 }
 
 absl::StatusOr<Module> Module::Load(absl::string_view image) {

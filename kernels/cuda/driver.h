@@ -142,8 +142,6 @@ class Kernel {
   // that launches of one kernel with different sizes may stand side by side. FailedPrecondition when the
   // device has less.
   [[nodiscard]] absl::Status AllowDynamicSmem(int bytes) const;
-  [[nodiscard]] absl::StatusOr<int> RegistersPerThread() const;
-  [[nodiscard]] absl::StatusOr<int> MaxBlocksPerSm(int block_threads, int dynamic_smem_bytes) const;
   CUfunc_st* get() const { return function_; }
 
  private:

@@ -1,7 +1,6 @@
 #include "kernels/cuda/launch.h"
 
 #include <cstring>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -102,8 +101,8 @@ absl::StatusOr<ArgumentBlock> MarshalArguments(const LaunchSpec& spec, const Lau
       }
       const int64_t rows = map->rows != 0 ? map->rows : operands.m;
       if (map->row_pitch_bytes == 0 && (operands.ldx < map->columns || operands.ldx % 8 != 0)) {
-        return absl::InvalidArgumentError(absl::StrCat("ldx = ", operands.ldx,
-                                                       " is not a multiple of 8 of at least K = ", map->columns));
+        return absl::InvalidArgumentError(
+            absl::StrCat("ldx = ", operands.ldx, " is not a multiple of 8 of at least K = ", map->columns));
       }
       const std::byte zeros[128] = {};
       Append(zeros, sizeof(zeros), 64, &block);
@@ -112,8 +111,8 @@ absl::StatusOr<ArgumentBlock> MarshalArguments(const LaunchSpec& spec, const Lau
       shape.element = map->element;
       shape.columns = map->columns;
       shape.rows = rows;
-      shape.row_pitch_bytes = map->row_pitch_bytes != 0 ? map->row_pitch_bytes
-                                                        : operands.ldx * TensorElementBytes(map->element);
+      shape.row_pitch_bytes =
+          map->row_pitch_bytes != 0 ? map->row_pitch_bytes : operands.ldx * TensorElementBytes(map->element);
       shape.box_columns = map->box_columns;
       shape.box_rows = map->box_rows;
       shape.swizzle_bytes = map->swizzle_bytes;
@@ -136,20 +135,13 @@ absl::StatusOr<ArgumentBlock> MarshalArguments(const LaunchSpec& spec, const Lau
   return block;
 }
 
-absl::StatusOr<KernelLauncher> KernelLauncher::Create(const Module& module, LaunchSpec spec) {
-  QGEMM_ASSIGN_OR_RETURN(const Kernel kernel, module.Find(spec.entry));
-  QGEMM_RETURN_IF_ERROR(kernel.AllowDynamicSmem(spec.dynamic_smem_bytes));
-  return KernelLauncher(kernel, std::move(spec));
-}
-
-absl::Status KernelLauncher::Launch(const Stream& stream, const LaunchOperands& operands) const {
-  if (operands.m == 0) return absl::OkStatus();
-  QGEMM_ASSIGN_OR_RETURN(ArgumentBlock block, MarshalArguments(spec_, operands));
+absl::Status FillTensorMaps(
+    ArgumentBlock& block,
+    absl::FunctionRef<absl::Status(const TensorMapShape& shape, absl::Span<std::byte> out)> encode) {
   for (const ArgumentBlock::TensorMap& map : block.tensor_maps) {
-    QGEMM_RETURN_IF_ERROR(EncodeTensorMap(map.shape, absl::MakeSpan(block.bytes).subspan(map.offset, 128)));
+    QGEMM_RETURN_IF_ERROR(encode(map.shape, absl::MakeSpan(block.bytes).subspan(map.offset, 128)));
   }
-  return stream.Launch(kernel_, spec_.Grid(operands.m), spec_.block_threads, spec_.dynamic_smem_bytes,
-                       block.Params(), spec_.cluster_z);
+  return absl::OkStatus();
 }
 
 }  // namespace qgemm

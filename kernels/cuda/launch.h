@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "kernels/cuda/driver.h"
 #include "kernels/launch_spec.h"
 
@@ -48,21 +50,11 @@ struct ArgumentBlock {
 [[nodiscard]] absl::StatusOr<ArgumentBlock> MarshalArguments(const LaunchSpec& spec,
                                                              const LaunchOperands& operands);
 
-// A kernel of a loaded module, ready to be launched by its spec. Valid while the module is.
-class KernelLauncher {
- public:
-  // NotFound: the module has no such entry. FailedPrecondition: the device has not enough shared memory.
-  [[nodiscard]] static absl::StatusOr<KernelLauncher> Create(const Module& module, LaunchSpec spec);
-
-  // Puts one launch on the stream; M = 0 is a no-op. Errors as MarshalArguments and Stream::Launch.
-  [[nodiscard]] absl::Status Launch(const Stream& stream, const LaunchOperands& operands) const;
-  const LaunchSpec& spec() const { return spec_; }
-
- private:
-  KernelLauncher(Kernel kernel, LaunchSpec spec) : kernel_(kernel), spec_(std::move(spec)) {}
-  Kernel kernel_;
-  LaunchSpec spec_;
-};
+// Fills in the block's tensor maps, each by encode(shape, its 128 bytes): what MarshalArguments leaves to the
+// driver.
+[[nodiscard]] absl::Status FillTensorMaps(
+    ArgumentBlock& block,
+    absl::FunctionRef<absl::Status(const TensorMapShape& shape, absl::Span<std::byte> out)> encode);
 
 }  // namespace qgemm
 

@@ -107,10 +107,10 @@ absl::StatusOr<std::unique_ptr<GraphProfiler::Ready>> GraphProfiler::MakeReady(
   LaunchOperands operands = data_.Operands();
   operands.workspace = workspace;
   QGEMM_ASSIGN_OR_RETURN(ready->arguments, MarshalArguments(spec, operands));
-  for (const ArgumentBlock::TensorMap& map : ready->arguments.tensor_maps) {
-    QGEMM_RETURN_IF_ERROR(
-        device_->EncodeTensorMap(map.shape, absl::MakeSpan(ready->arguments.bytes).subspan(map.offset, 128)));
-  }
+  QGEMM_RETURN_IF_ERROR(
+      FillTensorMaps(ready->arguments, [this](const TensorMapShape& shape, absl::Span<std::byte> out) {
+        return device_->EncodeTensorMap(shape, out);
+      }));
   ready->params = ready->arguments.Params();
   ready->spec = std::move(spec);
   return ready;

@@ -108,11 +108,9 @@ class CandidateTest : public GpuTest {
   }
 
   absl::Status EncodeTensorMaps(ArgumentBlock& arguments) {
-    for (const ArgumentBlock::TensorMap& map : arguments.tensor_maps) {
-      QGEMM_RETURN_IF_ERROR(
-          device().EncodeTensorMap(map.shape, absl::MakeSpan(arguments.bytes).subspan(map.offset, 128)));
-    }
-    return absl::OkStatus();
+    return FillTensorMaps(arguments, [this](const TensorMapShape& shape, absl::Span<std::byte> out) {
+      return device().EncodeTensorMap(shape, out);
+    });
   }
 };
 
