@@ -60,6 +60,14 @@ class CacheStore {
   [[nodiscard]] virtual absl::Status VisitKernels(
       const std::function<bool(const v1::KernelInfo&)>& visit) = 0;
 
+  // The journal of jobs. Ids have 1 .. 64 characters. A corrupt record is a miss, as everywhere.
+  [[nodiscard]] virtual absl::StatusOr<internal::JobRecord> GetJob(absl::string_view job_id) = 0;
+  [[nodiscard]] virtual absl::Status PutJob(const internal::JobRecord& record) = 0;
+  // Ids that are not stored are ignored.
+  [[nodiscard]] virtual absl::Status DeleteJobs(absl::Span<const std::string> job_ids) = 0;
+  [[nodiscard]] virtual absl::Status VisitJobs(
+      const std::function<bool(const internal::JobRecord&)>& visit) = 0;
+
   [[nodiscard]] virtual absl::StatusOr<CacheStats> Stats() = 0;
 };
 

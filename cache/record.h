@@ -10,7 +10,7 @@
 namespace qgemm {
 
 // What a record holds: the envelope's type byte (cache/FORMAT.md).
-enum class RecordType : char { kKernel = 'K', kPick = 'P', kTiming = 'T', kKernelInfo = 'I' };
+enum class RecordType : char { kKernel = 'K', kPick = 'P', kTiming = 'T', kKernelInfo = 'I', kJob = 'J' };
 
 // The stored value of `message` under `key`: a checksummed envelope around the serialized message.
 [[nodiscard]] std::string EncodeRecord(RecordType type, absl::string_view key,

@@ -43,6 +43,13 @@ absl::Status CheckKey(absl::string_view name, absl::string_view key) {
       absl::StrCat(name, " has ", key.size(), " bytes, it must have ", kKeyBytes));
 }
 
+absl::Status CheckJobId(absl::string_view job_id) {
+  constexpr size_t kMaxBytes = 64;
+  if (!job_id.empty() && job_id.size() <= kMaxBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("job_id has ", job_id.size(), " characters, it must have 1 .. ", kMaxBytes));
+}
+
 bool IsSha256Hex(absl::string_view text) {
   return text.size() == size_t{2} * kSha256Bytes && std::all_of(text.begin(), text.end(), [](char c) {
            return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
@@ -65,6 +72,8 @@ absl::string_view FamilyName(RecordFamily family) {
       return "index";
     case RecordFamily::kMeta:
       return "meta";
+    case RecordFamily::kJob:
+      return "job";
   }
   return "unknown";
 }
@@ -210,6 +219,48 @@ absl::Status RecordStore::VisitKernels(const std::function<bool(const v1::Kernel
         info = *std::move(rebuilt);
       }
       if (!visit(info)) return absl::OkStatus();
+    }
+    if (page.size() < kPageEntries) return absl::OkStatus();
+    begin = absl::StrCat(page.back().first, absl::string_view("\0", 1));
+  }
+}
+
+absl::StatusOr<internal::JobRecord> RecordStore::GetJob(absl::string_view job_id) {
+  QGEMM_RETURN_IF_ERROR(CheckJobId(job_id));
+  internal::JobRecord record;
+  QGEMM_RETURN_IF_ERROR(ReadRecord(RecordFamily::kJob, RecordType::kJob, job_id, record));
+  return record;
+}
+
+absl::Status RecordStore::PutJob(const internal::JobRecord& record) {
+  const std::string& job_id = record.job().job_id();
+  QGEMM_RETURN_IF_ERROR(CheckJobId(job_id));
+  return Write({{RecordFamily::kJob, job_id, EncodeRecord(RecordType::kJob, job_id, record)}});
+}
+
+absl::Status RecordStore::DeleteJobs(absl::Span<const std::string> job_ids) {
+  std::vector<Mutation> mutations;
+  mutations.reserve(job_ids.size());
+  for (const std::string& job_id : job_ids) {
+    QGEMM_RETURN_IF_ERROR(CheckJobId(job_id));
+    mutations.push_back({RecordFamily::kJob, job_id, std::nullopt});
+  }
+  if (mutations.empty()) return absl::OkStatus();
+  return Write(mutations);
+}
+
+absl::Status RecordStore::VisitJobs(const std::function<bool(const internal::JobRecord&)>& visit) {
+  std::string begin;
+  while (true) {
+    QGEMM_ASSIGN_OR_RETURN(const Page page, ReadPage(RecordFamily::kJob, begin, "", kPageEntries));
+    for (const auto& [key, value] : page) {
+      internal::JobRecord record;
+      const absl::Status status = DecodeRecord(RecordType::kJob, key, value, record);
+      if (!status.ok()) {
+        DropCorrupt(RecordFamily::kJob, key, value, status);
+      } else if (!visit(record)) {
+        return absl::OkStatus();
+      }
     }
     if (page.size() < kPageEntries) return absl::OkStatus();
     begin = absl::StrCat(page.back().first, absl::string_view("\0", 1));

@@ -21,8 +21,8 @@ namespace qgemm {
 inline constexpr int kSchemaVersion = 1;
 
 // Column families of cache/FORMAT.md.
-enum class RecordFamily { kKernel, kPick, kTiming, kIndex, kMeta };
-inline constexpr int kFamilyCount = 5;
+enum class RecordFamily { kKernel, kPick, kTiming, kIndex, kMeta, kJob };
+inline constexpr int kFamilyCount = 6;
 [[nodiscard]] absl::string_view FamilyName(RecordFamily family);
 
 // The store's typed half: keys, envelopes, indexes and what happens to corrupt records (cache/FORMAT.md),
@@ -43,6 +43,10 @@ class RecordStore : public CacheStore {
   // `visit` is called without a lock: it may use the store. Records written meanwhile may or may not be seen.
   absl::Status VisitPicks(const std::function<bool(const internal::PickRecord&)>& visit) final;
   absl::Status VisitKernels(const std::function<bool(const v1::KernelInfo&)>& visit) final;
+  absl::StatusOr<internal::JobRecord> GetJob(absl::string_view job_id) final;
+  absl::Status PutJob(const internal::JobRecord& record) final;
+  absl::Status DeleteJobs(absl::Span<const std::string> job_ids) final;
+  absl::Status VisitJobs(const std::function<bool(const internal::JobRecord&)>& visit) final;
   absl::StatusOr<CacheStats> Stats() final;
 
  protected:

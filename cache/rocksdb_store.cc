@@ -150,7 +150,8 @@ absl::Status RocksDbStore::StartAfresh(absl::string_view reason) {
 }
 
 absl::Status RocksDbStore::Salvage(RocksDbStore& damaged, int64_t& copied) {
-  for (const RecordFamily family : {RecordFamily::kKernel, RecordFamily::kPick, RecordFamily::kTiming}) {
+  for (const RecordFamily family :
+       {RecordFamily::kKernel, RecordFamily::kPick, RecordFamily::kTiming, RecordFamily::kJob}) {
     std::string begin;
     while (true) {
       QGEMM_ASSIGN_OR_RETURN(const Page page, damaged.ReadPage(family, begin, "", kSalvageEntries));
@@ -203,7 +204,8 @@ absl::Status RocksDbStore::CheckSchema() {
         " or another store directory"));
   }
   if (!absl::IsNotFound(stored.status())) return stored.status();
-  for (const RecordFamily family : {RecordFamily::kKernel, RecordFamily::kPick, RecordFamily::kTiming}) {
+  for (const RecordFamily family :
+       {RecordFamily::kKernel, RecordFamily::kPick, RecordFamily::kTiming, RecordFamily::kJob}) {
     rocksdb::ColumnFamilyHandle* handle = database_->family(family);
     if (handle == nullptr) continue;
     const std::unique_ptr<rocksdb::Iterator> it(database_->db().NewIterator(rocksdb::ReadOptions(), handle));

@@ -330,5 +330,46 @@ TEST(MemoryStore, WriteErrorRefusesWritesAndReadsGoOn) {
   EXPECT_TRUE(store.PutPick(PickOf("q", "a"), {}).ok());
 }
 
+internal::JobRecord JobNamed(const std::string& id, v1::JobState state) {
+  internal::JobRecord record;
+  record.mutable_job()->set_job_id(id);
+  record.mutable_job()->set_state(state);
+  record.mutable_request()->add_m(16);
+  return record;
+}
+
+TEST_P(CacheStoreTest, JobsAreListedUntilTheyAreDeleted) {
+  ASSERT_TRUE(store_->PutJob(JobNamed("b", v1::JOB_STATE_QUEUED)).ok());
+  ASSERT_TRUE(store_->PutJob(JobNamed("a", v1::JOB_STATE_QUEUED)).ok());
+  ASSERT_TRUE(store_->PutJob(JobNamed("b", v1::JOB_STATE_DONE)).ok());
+  const auto read = store_->GetJob("b");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->job().state(), v1::JOB_STATE_DONE);
+  EXPECT_EQ(read->request().m(0), 16);
+  const auto ids = [&] {
+    std::vector<std::string> ids;
+    EXPECT_TRUE(store_
+                    ->VisitJobs([&](const internal::JobRecord& record) {
+                      ids.push_back(record.job().job_id());
+                      return true;
+                    })
+                    .ok());
+    return ids;
+  };
+  EXPECT_THAT(ids(), ElementsAre("a", "b"));
+  ASSERT_TRUE(store_->DeleteJobs({"a", "never"}).ok());
+  EXPECT_THAT(ids(), ElementsAre("b"));
+  EXPECT_EQ(store_->GetJob("a").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(store_->PutJob(JobNamed("", v1::JOB_STATE_DONE)).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_P(CacheStoreTest, CorruptJobIsAMissAndRemoved) {
+  ASSERT_TRUE(store_->PutJob(JobNamed("a", v1::JOB_STATE_QUEUED)).ok());
+  FlipBit(RecordFamily::kJob, "a", 40);
+  EXPECT_EQ(store_->GetJob("a").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Corrupt(), 1);
+  EXPECT_EQ(Peer::Read(*store_, RecordFamily::kJob, "a").status().code(), absl::StatusCode::kNotFound);
+}
+
 }  // namespace
 }  // namespace qgemm
