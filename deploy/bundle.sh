@@ -33,6 +33,8 @@ done
 git ls-files -z 'tests/bench/*.py' 'tests/system/*.py' 'tests/system/requirements.txt' |
   xargs -0 cp --parents -t "$bundle"
 install -D -m 644 -t "$bundle/models" deploy/models/*.json
+cp -R build/release/python "$bundle/python"
+find "$bundle/python" -name __pycache__ -prune -exec rm -r {} +
 mkdir -p "$bundle/proto" && (cd proto && find qgemm/v1 -name '*.proto' -exec cp --parents {} "$root/$bundle/proto/" \;)
 
 for file in "$bundle"/bin/*; do strip "$file"; done
@@ -61,6 +63,7 @@ Runs in any folder on x86-64 Linux with glibc 2.36 or newer and CUDA 13: \`libnv
 | bin/ | qgemmd and its two worker programs, qgemmctl, the GPU tests and benches |
 | lib/ | their shared libraries, except the C and C++ run-time and CUDA |
 | models/ | configurations for \`qgemmctl tune --model\` |
+| python/ | the Python package qgemm: put the folder on PYTHONPATH; needs grpcio, protobuf and numpy |
 | proto/ | the API, for clients of other languages |
 | tests/ | benches and clients in Python; tests/system/requirements.txt is what they need |
 TEXT

@@ -57,14 +57,15 @@ install_packages() {
   fi
 }
 
-# Fails, with pip's last words, when it cannot be made; a finished one is kept.
+# Fails, with pip's last words, when it cannot be made; a finished one is kept while what is asked for stays the same.
 python_environment() {
-  local folder=$1 log=build/pip-$(basename "$1").log
+  local folder=$1 log=build/pip-$(basename "$1").log wanted argument
   shift
-  [ ! -e "$folder/.complete" ] || return 0
+  wanted=$(for argument in "$@"; do if [ -f "$argument" ]; then cat "$argument"; else echo "$argument"; fi; done)
+  [ ! -e "$folder/.complete" ] || [ "$(cat "$folder/.complete")" != "$wanted" ] || return 0
   mkdir -p build
   if { python3 -m venv --clear "$folder" && "$folder/bin/pip" install --quiet "$@"; } </dev/null >"$log" 2>&1; then
-    touch "$folder/.complete"
+    printf '%s\n' "$wanted" >"$folder/.complete"
   else
     tail -n 3 "$log" >&2
     return 1

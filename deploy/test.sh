@@ -27,8 +27,9 @@ changed_sources() {
 install_packages build lint python
 find_cuda
 step "CUDA: $CUDA_HOME"
-python_environment build/venv -r tests/system/requirements.txt ||
-  say "the Python clients' tests skip themselves: pip could not install tests/system/requirements.txt"
+python_requirements=(-r tests/system/requirements.txt -r client/python/tests/requirements.txt)
+python_environment build/venv "${python_requirements[@]}" ||
+  say "the Python clients' tests skip themselves: pip could not install ${python_requirements[*]}"
 
 step "asan: build the tests of ${sanitized_areas[*]}"
 configure asan

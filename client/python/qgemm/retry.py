@@ -1,0 +1,26 @@
+"""When a call is tried again, and how long is waited before that."""
+
+import dataclasses
+import random
+
+
+@dataclasses.dataclass(frozen=True)
+class Retry:
+    """Calls that fail with UNAVAILABLE are repeated: all calls of the API may be. The wait doubles from `first_wait_s`
+    up to `longest_wait_s`, each a random part between half and all of it, so that many clients do not come at once."""
+
+    attempts: int = 4  # in all; 1: never again
+    first_wait_s: float = 0.1
+    longest_wait_s: float = 2.0
+
+    def wait_s(self, failures, random_part=random.random):
+        """Seconds to wait after the given number of failures (1, 2, ...)."""
+        longest = min(self.first_wait_s * 2 ** (failures - 1), self.longest_wait_s)
+        return longest * (0.5 + 0.5 * random_part())
+
+    def again(self, failures, waited_until, deadline):
+        """Whether to try again: attempts are left and the wait ends before the call's deadline (None: none)."""
+        return failures < self.attempts and (deadline is None or waited_until < deadline)
+
+
+NEVER = Retry(attempts=1)

@@ -1,0 +1,421 @@
+"""The vocabulary of requests and answers as frozen dataclasses. Times are microseconds unless a name says otherwise.
+
+Words are those of `qgemmctl`: types "bf16" and "fp16", zero points "none" and "int", sources "MEASURED" and "MODEL".
+"""
+
+import dataclasses
+import math
+import re
+from typing import Optional, Tuple, Union
+
+from qgemm import api
+
+_ZERO_WORDS = {"ZERO_POINT_NONE": "none", "ZERO_POINT_INTEGER": "int", "ZERO_POINT_FLOAT": "float"}
+_ZERO_SUFFIXES = {"none": "", "int": "-zint", "float": "-zfloat"}
+
+
+def _enum_word(enumeration, prefix, number):
+    """The word of an enumerator: SCALAR_TYPE_BF16 -> "bf16"; "" for the unspecified one."""
+    if number == 0:
+        return ""
+    for name, value in api.enum_values(enumeration).items():
+        if value == number:
+            return name[len(prefix) :].lower()
+    return str(number)
+
+
+def _enum_number(enumeration, prefix, field, word):
+    values = api.enum_values(enumeration)
+    name = prefix + word.upper().replace("-", "_")
+    if name not in values:
+        allowed = sorted(n[len(prefix) :].lower().replace("_", "-") for n, number in values.items() if number != 0)
+        raise ValueError(f'{field} "{word}" is not allowed: use {", ".join(allowed)}')
+    return values[name]
+
+
+def effort_number(word):
+    return _enum_number("Effort", "EFFORT_", "effort", word)
+
+
+def scalar_number(field, word):
+    return _enum_number("ScalarType", "SCALAR_TYPE_", field, word)
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightFormat:
+    """How weights are quantized: w = (q - z) * s, one scale s (and zero point z) per `group_size` weights along K."""
+
+    bits: int = 4
+    group_size: int = 128
+    scale: str = ""  # "bf16" or "fp16"; "": the activation type
+    zero: str = "none"  # "none": z = 2^(bits-1); "int": z is a code
+
+    @classmethod
+    def parse(cls, text):
+        """From "int4-g128", "int4-g64-bf16" or "int4-g32-fp16-zint"."""
+        found = re.fullmatch(r"int(\d+)-g(-?\d+)(?:-(bf16|fp16))?(?:-z(int|float))?", text)
+        if found is None:
+            raise ValueError(f'format "{text}" is not allowed: use such as int4-g128, int4-g64-fp16 or int4-g32-bf16-zint')
+        return cls(int(found[1]), int(found[2]), found[3] or "", found[4] or "none")
+
+    def __str__(self):
+        scale = f"-{self.scale}" if self.scale else ""
+        return f"int{self.bits}-g{self.group_size}{scale}{_ZERO_SUFFIXES.get(self.zero, '-z' + self.zero)}"
+
+    @property
+    def has_zeros(self):
+        return self.zero != "none"
+
+    def to_proto(self):
+        message = api.message("WeightFormat")(bits=self.bits, group_size=self.group_size)
+        if self.scale:
+            message.scale_type = scalar_number("scale", self.scale)
+        names = {word: name for name, word in _ZERO_WORDS.items()}
+        values = api.enum_values("ZeroPoint")
+        if names.get(self.zero) not in values:
+            allowed = ", ".join(_ZERO_WORDS[name] for name in values if name in _ZERO_WORDS)
+            raise ValueError(f'zero "{self.zero}" is not allowed: use {allowed}')
+        message.zero_point = values[names[self.zero]]
+        return message
+
+    @classmethod
+    def from_proto(cls, message):
+        names = {number: name for name, number in api.enum_values("ZeroPoint").items()}
+        zero = _ZERO_WORDS.get(names.get(message.zero_point), "none")
+        scale = _enum_word("ScalarType", "SCALAR_TYPE_", message.scale_type)
+        return cls(message.bits, message.group_size, scale, zero)
+
+
+def as_format(value):
+    """A WeightFormat from one or from its text."""
+    return value if isinstance(value, WeightFormat) else WeightFormat.parse(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Y[M,N] = X[M,K] @ dequant(W[N,K])^T (+ bias). Fixes everything but M."""
+
+    n: int
+    k: int
+    format: WeightFormat = WeightFormat()
+    act: str = "bf16"
+    bias: bool = False
+
+    @classmethod
+    def parse(cls, shape, format="int4-g128", act="bf16", bias=False):
+        """From a shape NxK, as the weight is stored: Problem.parse("5376x4096")."""
+        found = re.fullmatch(r"(\d+)[xX](\d+)", shape)
+        if found is None:
+            raise ValueError(f'shape "{shape}" is not NxK: two whole numbers such as 5376x4096 are needed')
+        return cls(int(found[1]), int(found[2]), as_format(format), act, bias)
+
+    def canonical(self):
+        """With the defaults filled in that a daemon would fill in: equal problems compare equal."""
+        if self.format.scale:
+            return self
+        return dataclasses.replace(self, format=dataclasses.replace(self.format, scale=self.act))
+
+    def __str__(self):
+        return f"{self.n}x{self.k} {self.canonical().format} act {self.act}{' bias' if self.bias else ''}"
+
+    def to_proto(self):
+        act = scalar_number("act", self.act)
+        epilogue = api.message("Epilogue")(bias=self.bias)
+        return api.message("Problem")(n=self.n, k=self.k, format=self.format.to_proto(), act=act, epilogue=epilogue)
+
+    @classmethod
+    def from_proto(cls, message):
+        act = _enum_word("ScalarType", "SCALAR_TYPE_", message.act)
+        return cls(message.n, message.k, WeightFormat.from_proto(message.format), act, message.epilogue.bias).canonical()
+
+
+def as_problem(value):
+    """A Problem from one or from its shape's text."""
+    return value if isinstance(value, Problem) else Problem.parse(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class PointerArgument:
+    """8 bytes: the address of what `role` names."""
+
+    name: str
+    role: str  # "x", "weights", "scales", "zeros", "bias", "y", "workspace"
+    read: bool
+    written: bool
+    alignment: int  # bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class IntegerArgument:
+    """4 or 8 bytes: a number, or what `value` names at launch: "m", "ldx" or "ldy" (in elements)."""
+
+    name: str
+    bits: int
+    value: Union[int, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorMapArgument:
+    """128 bytes by value, 64-byte aligned: a CUtensorMap that the launcher makes for its own pointer."""
+
+    name: str
+    role: str
+    element: str  # "bf16", "fp16", "u32"
+    columns: int
+    rows: int  # 0: the launch's M
+    row_pitch_bytes: int  # 0: ldx elements
+    box_columns: int
+    box_rows: int
+    swizzle_bytes: int
+
+
+def _argument(message):
+    def role(number):
+        return _enum_word("KernelArgument.PointerRole", "POINTER_ROLE_", number)
+
+    kind = message.WhichOneof("kind")
+    if kind == "pointer":
+        pointer = message.pointer
+        return PointerArgument(message.name, role(pointer.role), pointer.read, pointer.written, pointer.alignment)
+    if kind in ("i32", "i64"):
+        integer = getattr(message, kind)
+        value = integer.constant
+        if integer.WhichOneof("value") == "symbol":
+            value = _enum_word("KernelArgument.Symbol", "SYMBOL_", integer.symbol)
+        return IntegerArgument(message.name, int(kind[1:]), value)
+    if kind == "tensor_map":
+        tensor = message.tensor_map
+        element = _enum_word("KernelArgument.TensorMap.Element", "ELEMENT_", tensor.element)
+        return TensorMapArgument(
+            message.name, role(tensor.role), element, tensor.columns, tensor.rows, tensor.row_pitch_bytes,
+            tensor.box_columns, tensor.box_rows, tensor.swizzle_bytes,
+        )  # fmt: skip
+    raise ValueError(f'argument "{message.name}" is of a kind that this client does not know: update it')
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchSpec:
+    """How to launch a kernel for a real M with the CUDA driver alone; proto/qgemm/v1/types.proto has the contract."""
+
+    abi_version: int
+    layout_id: str
+    entry: str
+    tile_m: int
+    tile_n: int
+    grid_n: int
+    split_k: int
+    block_threads: int
+    dynamic_smem_bytes: int
+    max_m: int
+    cluster_z: int
+    ticket_bytes_per_m_tile: int
+    partial_bytes_per_m_tile: int
+    arguments: Tuple[Union[PointerArgument, IntegerArgument, TensorMapArgument], ...]
+
+    def grid(self, m):
+        return (math.ceil(m / self.tile_m), self.grid_n, self.split_k)
+
+    def ticket_bytes(self, m):
+        """Leading bytes of the workspace that must be zero before the first launch; launches leave them zero."""
+        return (math.ceil(m / self.tile_m) * self.ticket_bytes_per_m_tile + 255) // 256 * 256
+
+    def workspace_bytes(self, m):
+        """Bytes of scratch memory for a launch with m rows; 0: none."""
+        return self.ticket_bytes(m) + math.ceil(m / self.tile_m) * self.partial_bytes_per_m_tile
+
+    @classmethod
+    def from_proto(cls, message):
+        return cls(
+            message.abi_version, message.layout_id, message.entry, message.tile_m, message.tile_n, message.grid_n,
+            message.split_k, message.block_threads, message.dynamic_smem_bytes, message.max_m,
+            max(message.cluster_z, 1), message.workspace.ticket_bytes_per_m_tile,
+            message.workspace.partial_bytes_per_m_tile, tuple(_argument(a) for a in message.arguments),
+        )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelInfo:
+    """A compiled kernel without its bytes."""
+
+    sha256: str  # of exactly the cubin's bytes
+    config: str
+    entry: str
+    arch: str
+    cubin_bytes: int
+    registers: int
+    static_smem_bytes: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    stack_bytes: int
+    toolchain: str
+    abi_version: int
+    layout_id: str
+    compile_ms: float
+    created_unix_ms: int
+
+    @classmethod
+    def from_proto(cls, message):
+        return cls(*(getattr(message, field.name) for field in dataclasses.fields(cls)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """A fetched kernel; `launch` is there when it was asked for by its pick."""
+
+    info: KernelInfo
+    cubin: bytes = dataclasses.field(repr=False)
+    launch: Optional[LaunchSpec] = dataclasses.field(default=None, repr=False)
+
+    @property
+    def sha256(self):
+        return self.info.sha256
+
+    def save(self, path):
+        with open(path, "wb") as file:
+            file.write(self.cubin)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pick:
+    """The chosen candidate for (problem, bucket, device class or profile), with its evidence."""
+
+    problem: Problem
+    m_bucket: int  # largest M served; the last bucket, 4096, is open-ended
+    target: str
+    source: str  # "MEASURED": verified and timed; "MODEL": predicted, nothing was launched
+    effort: str
+    config: str
+    split_k: int
+    reduction: str
+    time_us: Optional[float]  # median; None for MODEL
+    predicted_us: float
+    spread_us: Optional[float]  # interquartile range; None for MODEL
+    relative_error: Optional[float]
+    confidence: str
+    kernel: KernelInfo
+    launch: LaunchSpec = dataclasses.field(repr=False)
+    candidates: int
+    verified: int
+    timed: int
+    rejected: int
+    driver_version: str
+    proto: object = dataclasses.field(repr=False, compare=False)  # the API's own message
+
+    @property
+    def kernel_sha256(self):
+        return self.kernel.sha256
+
+    @classmethod
+    def from_proto(cls, message):
+        def optional(field):
+            return getattr(message, field) if message.HasField(field) else None
+
+        return cls(
+            problem=Problem.from_proto(message.problem),
+            m_bucket=message.m_bucket,
+            target=message.target,
+            source=_enum_word("PickSource", "PICK_SOURCE_", message.source).upper(),
+            effort=_enum_word("Effort", "EFFORT_", message.effort).replace("_", "-"),
+            config=message.config,
+            split_k=message.split_k,
+            reduction=_enum_word("Reduction", "REDUCTION_", message.reduction),
+            time_us=optional("time_us"),
+            predicted_us=message.predicted_us,
+            spread_us=optional("spread_us"),
+            relative_error=optional("relative_error"),
+            confidence=_enum_word("Confidence", "CONFIDENCE_", message.confidence),
+            kernel=KernelInfo.from_proto(message.kernel),
+            launch=LaunchSpec.from_proto(message.launch),
+            candidates=message.candidates,
+            verified=message.verified,
+            timed=message.timed,
+            rejected=message.rejected,
+            driver_version=message.driver_version,
+            proto=message,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class TuneResult:
+    """What became of one (problem, bucket): a pick, or one sentence why there is none."""
+
+    problem: Problem
+    m_bucket: int
+    pick: Optional[Pick]
+    cached: bool = False
+    stale: bool = False
+    error: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class TuneProgress:
+    """How far a Tune is; candidates_wanted grows while it runs."""
+
+    kernels_wanted: int = 0
+    kernels_compiled: int = 0
+    candidates_wanted: int = 0
+    candidates_done: int = 0
+    results_wanted: int = 0
+    results_done: int = 0
+    elapsed_s: float = 0.0
+
+    @classmethod
+    def from_proto(cls, message):
+        return cls(*(getattr(message, field.name) for field in dataclasses.fields(cls)))
+
+
+@dataclasses.dataclass(frozen=True)
+class TuneSummary:
+    compiles: int = 0
+    timings: int = 0
+    cache_hits: int = 0
+    wall_s: float = 0.0
+    compile_cpu_s: float = 0.0
+    gpu_busy_s: float = 0.0
+
+    @classmethod
+    def from_proto(cls, message):
+        return cls(*(getattr(message, field.name) for field in dataclasses.fields(cls)))
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceInfo:
+    """What a daemon works for."""
+
+    has_gpu: bool
+    product_name: str  # "" without a GPU
+    sm_count: int
+    driver_version: str
+    state: str
+    target: str
+    arch: str
+    toolchain: str
+    compile_workers: int
+    known_targets: Tuple[str, ...]
+    server_version: str
+
+    @classmethod
+    def from_proto(cls, message):
+        return cls(
+            message.has_gpu, message.device.product_name, message.device.sm_count, message.driver_version,
+            message.state, message.target, message.arch, message.toolchain, message.compile_workers,
+            tuple(message.known_targets), message.server_version,
+        )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheStats:
+    data_dir: str
+    schema_version: int
+    kernels: int
+    kernel_bytes: int
+    picks: int
+    timings: int
+    disk_bytes: int
+    hits: int
+    misses: int
+    corrupt: int
+
+    @classmethod
+    def from_proto(cls, message):
+        return cls(*(getattr(message, field.name) for field in dataclasses.fields(cls)))

@@ -1,0 +1,43 @@
+"""The clients against a real qgemmd without a GPU: its picks are predictions, its kernels are real."""
+
+import asyncio
+
+import pytest
+
+import qgemm
+
+
+def test_tune_lookup_and_fetch(daemon):
+    with qgemm.Client(daemon) as client:
+        device = client.describe()
+        assert not device.has_gpu and device.target == "h200" and "h200" in device.known_targets
+        progress = []
+        results = client.tune("256x512", m=[1, 64], progress=progress.append).raise_for_errors()
+        assert [result.m_bucket for result in results] == [1, 64] and progress
+        pick = results.pick("256x512", 50)
+        assert pick.source == "MODEL" and pick.time_us is None and pick.predicted_us > 0
+        again = client.lookup("256x512", m=50)[0].pick
+        assert again == pick
+        kernel = client.get_kernel(pick)
+        assert kernel.cubin[:4] == b"\x7fELF" and kernel.launch == pick.launch
+        assert ".entry" in client.get_ptx(pick)
+        assert client.cache_stats().picks >= 2
+        assert client.tune("256x512", m=[1, 64]).summary.cache_hits == 2
+
+
+def test_the_daemons_sentences_arrive(daemon):
+    with qgemm.Client(daemon) as client:
+        with pytest.raises(qgemm.InvalidRequest, match="k 500"):
+            client.tune("256x500", m=1)
+        with pytest.raises(qgemm.NotFound):
+            client.get_kernel("ab" * 32)
+        assert client.lookup("1024x1024", m=1)[0].error
+
+
+def test_asyncio_calls_run_side_by_side(daemon):
+    async def run():
+        async with qgemm.AsyncClient(daemon) as client:
+            return await asyncio.gather(client.tune("320x512", m=1), client.describe(), client.lookup("320x512", m=4))
+
+    results, device, _ = asyncio.run(run())
+    assert results.picks[0].launch.entry and device.compile_workers >= 1

@@ -1,0 +1,102 @@
+"""Words, tables, progress and plots: no daemon."""
+
+import io
+import sys
+
+import pytest
+from conftest import pick_message
+
+import qgemm
+from qgemm.progress import make_progress
+from qgemm.types import TuneProgress, TuneResult
+
+
+@pytest.mark.parametrize("text", ["int4-g128", "int4-g64-bf16", "int4-g32-fp16-zint"])
+def test_a_format_reads_its_own_name(text):
+    assert str(qgemm.WeightFormat.parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["int4", "g128", "int4-g128-fp8", "int4-g128-bf16-zint-x"])
+def test_a_format_that_is_none_is_refused(text):
+    with pytest.raises(ValueError, match=f'format "{text}" is not allowed'):
+        qgemm.WeightFormat.parse(text)
+
+
+def test_a_problem_survives_the_api():
+    problem = qgemm.Problem.parse("5376x4096", "int4-g32-fp16-zint", act="fp16", bias=True)
+    assert qgemm.Problem.from_proto(problem.to_proto()) == problem
+    assert str(problem) == "5376x4096 int4-g32-fp16-zint act fp16 bias"
+
+
+def test_words_that_the_api_does_not_know_are_refused():
+    with pytest.raises(ValueError, match='act "fp8" is not allowed: use bf16, fp16'):
+        qgemm.Problem(1, 32, act="fp8").to_proto()
+    with pytest.raises(ValueError, match='zero "half" is not allowed: use none, int'):
+        qgemm.WeightFormat(zero="half").to_proto()
+
+
+@pytest.mark.parametrize("m, bucket", [(1, 1), (3, 4), (17, 24), (65, 96), (4096, 4096), (100000, 4096)])
+def test_m_is_rounded_up_to_its_bucket(m, bucket):
+    assert qgemm.bucket_for(m) == bucket
+
+
+def results():
+    problem = qgemm.Problem.parse("256x512").canonical()
+    picks = [TuneResult(problem, m, qgemm.Pick.from_proto(pick_message(problem, m))) for m in (1, 4096)]
+    failed = TuneResult(problem, 16, None, error="<no> kernel")
+    return qgemm.TuneResults([*picks, failed], qgemm.TuneSummary(compiles=3, wall_s=1.25))
+
+
+def test_results_print_as_an_aligned_table():
+    lines = repr(results()).splitlines()
+    assert lines[0].index("M <=") + 4 == lines[1].index(" 1 ") + 2
+    assert "4096+" in lines[2] and "<no> kernel" in lines[3]
+    assert lines[-1] == "2 of 3 picks: 3 kernels compiled, 0 candidates timed, 0 from the cache, 1.25 s"
+
+
+def test_results_show_themselves_as_html_in_notebooks():
+    html = results()._repr_html_()
+    assert html.count("<tr>") == 4 and "&lt;no&gt; kernel" in html and "<no>" not in html
+
+
+def test_records_are_flat():
+    first, _, failed = results().records()
+    assert first["time_us"] == 9.5 and first["kernel_sha256"] == "ab" * 32
+    assert failed["time_us"] is None and failed["error"] == "<no> kernel"
+
+
+def test_results_plot(monkeypatch):
+    pytest.importorskip("matplotlib").use("Agg")
+    axes = results().plot()
+    assert [line.get_label() for line in axes.get_lines()] == ["256x512 int4-g128-bf16"]
+    assert list(axes.get_lines()[0].get_ydata()) == [9.5, 9.5]
+
+
+def test_progress_without_tqdm_is_a_line_now_and_then(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    now, stream = [0.0], io.StringIO()
+    shown = make_progress(True, stream, clock=lambda: now[0])
+    for step in range(5):
+        now[0] = step
+        shown.update(TuneProgress(4, step, 8, 2, 2, 1, float(step)))
+    shown.close()
+    assert stream.getvalue().splitlines() == [
+        "tune: 2/4 kernels compiled, 2/8 candidates done, 1/2 picks, 2.0 s",
+        "tune: 4/4 kernels compiled, 2/8 candidates done, 1/2 picks, 4.0 s",
+    ]
+
+
+def test_progress_with_tqdm_is_a_bar():
+    pytest.importorskip("tqdm")
+    stream = io.StringIO()
+    shown = make_progress(True, stream)
+    shown.update(TuneProgress(4, 3, 8, 2, 2, 1, 1.0))
+    shown.close()
+    assert "5/12" in stream.getvalue() and "1/2 picks" in stream.getvalue()
+
+
+def test_progress_is_silent_where_nobody_looks():
+    stream = io.StringIO()
+    make_progress(None, stream).update(TuneProgress())
+    assert stream.getvalue() == ""

@@ -1,0 +1,53 @@
+"""`pip wheel` of the package, from the repository and from a source distribution: both hold the API and import."""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy of what the build reads, so that it writes nothing into the repository."""
+    ignored = shutil.ignore_patterns("tests", "build", "*.egg-info", "api.binpb", "__pycache__")
+    shutil.copytree(REPOSITORY / "client" / "python", tmp_path / "client" / "python", ignore=ignored)
+    shutil.copytree(REPOSITORY / "proto", tmp_path / "proto")
+    return tmp_path / "client" / "python"
+
+
+def run(*command, cwd):
+    done = subprocess.run([sys.executable, *command], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def check_wheel(folder, tmp_path):
+    (wheel,) = folder.glob("qgemm-*.whl")
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    code = "import qgemm; print(qgemm.__file__, qgemm.Problem.parse('64x128').to_proto().ByteSize())"
+    environment = {"PYTHONPATH": str(site)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    where, size = done.stdout.split()
+    assert where.startswith(str(site)) and int(size) > 0
+
+
+PIP_WHEEL = ("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "-w")
+
+
+def test_wheel_of_the_repository(checkout, tmp_path):
+    run(*PIP_WHEEL, str(tmp_path / "out"), ".", cwd=checkout)
+    check_wheel(tmp_path / "out", tmp_path)
+
+
+def test_wheel_of_a_source_distribution(checkout, tmp_path):
+    run("setup.py", "--quiet", "sdist", "--dist-dir", str(tmp_path / "sdist"), cwd=checkout)
+    (sdist,) = (tmp_path / "sdist").glob("qgemm-*.tar.gz")
+    run(*PIP_WHEEL, str(tmp_path / "out"), str(sdist), cwd=tmp_path)
+    check_wheel(tmp_path / "out", tmp_path)
