@@ -12,10 +12,12 @@
 namespace qgemm {
 
 // Version of the kernels' parameter list and of LaunchSpec's meaning; part of every kernel key.
-inline constexpr int kLaunchAbiVersion = 1;
+inline constexpr int kLaunchAbiVersion = 2;
 
-enum class PointerRole { kX, kWeights, kScales, kZeros, kBias, kY, kWorkspace };
-enum class Symbol { kM, kLdx, kLdy };
+// kZeros: integer zero points or float offsets; kSteps: the fp16 steps of two-level scales
+// (kernels/LAYOUT.md).
+enum class PointerRole { kX, kWeights, kScales, kZeros, kBias, kY, kWorkspace, kSteps, kResidual };
+enum class Symbol { kM, kLdx, kLdy, kLdr };
 
 struct PointerArgument {
   PointerRole role;
@@ -28,8 +30,10 @@ struct IntegerArgument {
   int bits = 32;
   std::variant<int64_t, Symbol> value;
 };
-enum class TensorElement { kBf16, kFp16, kU32 };
-inline int TensorElementBytes(TensorElement element) { return element == TensorElement::kU32 ? 4 : 2; }
+enum class TensorElement { kBf16, kFp16, kU32, kU64 };
+inline int TensorElementBytes(TensorElement element) {
+  return element == TensorElement::kU64 ? 8 : element == TensorElement::kU32 ? 4 : 2;
+}
 
 // A 128-byte CUtensorMap by value, 64-byte aligned, made by whoever launches for its own pointer: 2-D,
 // dimensions {columns, rows}, box {box_columns, box_rows}, zero fill beyond the edges.

@@ -18,9 +18,18 @@ struct CanonicalWeights {
   int64_t n = 0;
   int64_t k = 0;
   WeightFormat format;
-  std::vector<uint8_t> codes;    // [n][k], one code per byte, below 2^bits
-  std::vector<uint16_t> scales;  // [n][k / group], bits of bf16 or fp16
-  std::vector<uint8_t> zeros;    // [n][k / group], codes; empty without zero points
+  std::vector<uint8_t> codes;  // [n][k], one code per byte, below 2^bits
+
+  // One level: bits of bf16 or fp16, [n][groups]. Two levels: fp16 steps, [n][ceil(k / 256)].
+  std::vector<uint16_t> scales;
+  std::vector<uint8_t> zeros;     // integer zero points: [n][groups], codes
+  std::vector<uint16_t> offsets;  // float zero points: b, in the form of `scales`
+  // Two levels: [n][groups]; s = step * code.
+  std::vector<int8_t> scale_codes;
+  std::vector<int8_t> offset_codes;
+
+  int64_t groups() const { return format.channel_wise() ? 1 : k / format.group_size; }
+  int64_t steps() const { return (k + kStepWeights - 1) / kStepWeights; }
 };
 
 // Byte sizes of the packed planes of a problem; N and K are padded to multiples of 64.
@@ -31,6 +40,7 @@ struct PackedSizes {
   int64_t weight_bytes = 0;
   int64_t scale_bytes = 0;
   int64_t zero_bytes = 0;  // 0 without zero points
+  int64_t step_bytes = 0;  // 0 with one level
 };
 PackedSizes PackedSizesFor(int64_t n, int64_t k, const WeightFormat& format);
 
@@ -39,6 +49,7 @@ struct PackedWeights {
   std::vector<uint8_t> weights;
   std::vector<uint8_t> scales;
   std::vector<uint8_t> zeros;
+  std::vector<uint8_t> steps;
 };
 
 // Packs to kLayoutId; padding has code = zero point and scale 0. InvalidArgument names the plane whose size

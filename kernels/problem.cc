@@ -14,35 +14,75 @@ absl::Status CheckRange(absl::string_view field, int64_t value) {
   return absl::InvalidArgumentError(absl::StrCat(field, " ", value, " is out of range: 1 to ", kMax));
 }
 
+std::string EpilogueName(const Epilogue& epilogue) {
+  std::string name;
+  if (epilogue.bias) name += " bias";
+  if (epilogue.activation != Activation::kNone)
+    absl::StrAppend(&name, " ", ActivationName(epilogue.activation));
+  if (epilogue.gated) name += " gated";
+  if (epilogue.residual) name += " residual";
+  return name;
+}
+
 }  // namespace
+
+absl::string_view ActivationName(Activation activation) {
+  switch (activation) {
+    case Activation::kNone:
+      return "none";
+    case Activation::kSilu:
+      return "silu";
+    case Activation::kGeluTanh:
+      return "gelu_tanh";
+    case Activation::kRelu:
+      return "relu";
+  }
+  return "invalid";
+}
+
+absl::StatusOr<Activation> ParseActivation(absl::string_view field, absl::string_view text) {
+  for (const Activation activation :
+       {Activation::kNone, Activation::kSilu, Activation::kGeluTanh, Activation::kRelu}) {
+    if (text == ActivationName(activation)) return activation;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " \"", text, "\" is not allowed: use none, silu, gelu_tanh or relu"));
+}
 
 absl::Status ValidateSignature(const KernelSignature& signature) {
   QGEMM_RETURN_IF_ERROR(ValidateWeightFormat(signature.format));
   if (signature.act != ScalarType::kBf16 && signature.act != ScalarType::kFp16) {
     return absl::InvalidArgumentError(
-        absl::StrCat("act ", static_cast<int>(signature.act), " is not allowed: use bf16 or fp16"));
+        absl::StrCat("act ", ScalarTypeName(signature.act), " is not allowed: use bf16 or fp16"));
   }
-  if (signature.out != signature.act) {
+  if (signature.out != signature.act && signature.out != ScalarType::kFp32) {
     return absl::InvalidArgumentError(absl::StrCat("out ", ScalarTypeName(signature.out),
                                                    " is not allowed: use the activation type, ",
-                                                   ScalarTypeName(signature.act)));
+                                                   ScalarTypeName(signature.act), ", or fp32"));
   }
-  if (signature.format.scale_type != signature.act) {
-    return absl::InvalidArgumentError(absl::StrCat("scale_type ", ScalarTypeName(signature.format.scale_type),
-                                                   " is not allowed: use the activation type, ",
-                                                   ScalarTypeName(signature.act)));
+  if (signature.epilogue.gated && signature.epilogue.activation == Activation::kNone) {
+    return absl::InvalidArgumentError(
+        "gated is not allowed with activation none: use silu, gelu_tanh or relu");
   }
   return absl::OkStatus();
 }
 
 absl::Status ValidateProblem(const Problem& problem) {
+  const WeightFormat& format = problem.signature.format;
   QGEMM_RETURN_IF_ERROR(ValidateSignature(problem.signature));
   QGEMM_RETURN_IF_ERROR(CheckRange("n", problem.n));
   QGEMM_RETURN_IF_ERROR(CheckRange("k", problem.k));
-  const int group_size = problem.signature.format.group_size;
-  if (problem.k % group_size != 0) {
+  if (format.channel_wise() && problem.k % 8 != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("k ", problem.k, " is not a multiple of group_size ", group_size));
+        absl::StrCat("k ", problem.k, " is not a multiple of 8, which channel-wise scales need"));
+  }
+  if (!format.channel_wise() && problem.k % format.group_size != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("k ", problem.k, " is not a multiple of group_size ", format.group_size));
+  }
+  if (problem.signature.epilogue.gated && problem.n % 2 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("n ", problem.n, " is odd: gated rows of W come in pairs of gate and up"));
   }
   return absl::OkStatus();
 }
@@ -51,7 +91,7 @@ absl::Status ValidateRows(int64_t m) { return CheckRange("m", m); }
 
 std::string SignatureName(const KernelSignature& signature) {
   return absl::StrCat(WeightFormatName(signature.format), " act ", ScalarTypeName(signature.act), " out ",
-                      ScalarTypeName(signature.out), signature.epilogue.bias ? " bias" : "");
+                      ScalarTypeName(signature.out), EpilogueName(signature.epilogue));
 }
 
 std::string ProblemName(const Problem& problem) {

@@ -5,12 +5,26 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "kernels/weight_format.h"
 
 namespace qgemm {
 
+enum class Activation { kNone, kSilu, kGeluTanh, kRelu };
+absl::string_view ActivationName(Activation activation);  // "none", "silu", "gelu_tanh", "relu"
+[[nodiscard]] absl::StatusOr<Activation> ParseActivation(absl::string_view field, absl::string_view text);
+
+// What happens to the fp32 sums before the one cast to the output type, in this order:
+//   v = sum + bias[row of W]                         bias
+//   v = activation(v)                                not gated
+//   v = activation(v of row 2j) * v of row 2j + 1    gated: rows of W alternate gate, up; Y has N / 2 columns
+//   v = v + residual[m][column]                      residual
 struct Epilogue {
-  bool bias = false;  // Y += bias[N], in fp32
+  bool bias = false;  // [N], in the output type
+  Activation activation = Activation::kNone;
+  bool gated = false;
+  bool residual = false;  // [M][columns of Y], rows ldr elements apart, in the output type
 
   friend bool operator==(const Epilogue&, const Epilogue&) = default;
 };
@@ -31,11 +45,15 @@ struct Problem {
   int64_t k = 0;
   KernelSignature signature;
 
+  // Columns of Y (and of the residual).
+  int64_t y_columns() const { return signature.epilogue.gated ? n / 2 : n; }
+
   friend bool operator==(const Problem&, const Problem&) = default;
 };
 
-// InvalidArgument naming field, value and what is allowed: n, k in 1 .. 2^31-1, k a multiple of the group
-// size, a format some family serves, scale and output type equal to the activation type.
+// InvalidArgument naming field, value and what is allowed: n, k in 1 .. 2^31-1, n even when gated, k a
+// multiple of the group size (channel-wise: of 8); act bf16 or fp16; out the activation type or fp32; gated
+// with an activation.
 [[nodiscard]] absl::Status ValidateSignature(const KernelSignature& signature);
 [[nodiscard]] absl::Status ValidateProblem(const Problem& problem);
 // InvalidArgument unless 1 <= m < 2^31.

@@ -20,16 +20,20 @@ constexpr std::pair<PointerRole, ProtoArgument::PointerRole> kRoles[] = {
     {PointerRole::kBias, ProtoArgument::POINTER_ROLE_BIAS},
     {PointerRole::kY, ProtoArgument::POINTER_ROLE_Y},
     {PointerRole::kWorkspace, ProtoArgument::POINTER_ROLE_WORKSPACE},
+    {PointerRole::kSteps, ProtoArgument::POINTER_ROLE_STEPS},
+    {PointerRole::kResidual, ProtoArgument::POINTER_ROLE_RESIDUAL},
 };
 constexpr std::pair<TensorElement, ProtoArgument::TensorMap::Element> kElements[] = {
     {TensorElement::kBf16, ProtoArgument::TensorMap::ELEMENT_BF16},
     {TensorElement::kFp16, ProtoArgument::TensorMap::ELEMENT_FP16},
     {TensorElement::kU32, ProtoArgument::TensorMap::ELEMENT_U32},
+    {TensorElement::kU64, ProtoArgument::TensorMap::ELEMENT_U64},
 };
 constexpr std::pair<Symbol, ProtoArgument::Symbol> kSymbols[] = {
     {Symbol::kM, ProtoArgument::SYMBOL_M},
     {Symbol::kLdx, ProtoArgument::SYMBOL_LDX},
     {Symbol::kLdy, ProtoArgument::SYMBOL_LDY},
+    {Symbol::kLdr, ProtoArgument::SYMBOL_LDR},
 };
 
 ProtoArgument ArgumentToProto(const KernelArgument& argument) {
@@ -104,7 +108,14 @@ absl::StatusOr<TensorMapArgument> TensorMapFromProto(const ProtoArgument& proto)
   for (const auto& [role, proto_role] : kRoles) {
     for (const auto& [element, proto_element] : kElements) {
       if (proto_role == map.role() && proto_element == map.element()) {
-        return TensorMapArgument{role, element, map.columns(), map.rows(), map.row_pitch_bytes(), map.box_columns(), map.box_rows(), map.swizzle_bytes()};
+        return TensorMapArgument{role,
+                                 element,
+                                 map.columns(),
+                                 map.rows(),
+                                 map.row_pitch_bytes(),
+                                 map.box_columns(),
+                                 map.box_rows(),
+                                 map.swizzle_bytes()};
       }
     }
   }

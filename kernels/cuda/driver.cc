@@ -335,7 +335,8 @@ absl::Status EncodeTensorMap(const TensorMapShape& shape, absl::Span<std::byte> 
   const cuuint32_t element_strides[] = {1, 1};
   const CUtensorMapDataType type = shape.element == TensorElement::kBf16   ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                    : shape.element == TensorElement::kFp16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                                           : CU_TENSOR_MAP_DATA_TYPE_UINT32;
+                                   : shape.element == TensorElement::kU32  ? CU_TENSOR_MAP_DATA_TYPE_UINT32
+                                                                           : CU_TENSOR_MAP_DATA_TYPE_UINT64;
   const CUtensorMapSwizzle swizzle =
       shape.swizzle_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE;
   QGEMM_RETURN_IF_ERROR(

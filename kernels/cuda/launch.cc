@@ -25,6 +25,10 @@ uint64_t AddressOf(PointerRole role, const LaunchOperands& operands) {
       return operands.y;
     case PointerRole::kWorkspace:
       return operands.workspace;
+    case PointerRole::kSteps:
+      return operands.steps;
+    case PointerRole::kResidual:
+      return operands.residual;
   }
   return 0;
 }
@@ -34,6 +38,8 @@ bool MayBeNull(PointerRole role, bool needs_workspace) {
   switch (role) {
     case PointerRole::kZeros:
     case PointerRole::kBias:
+    case PointerRole::kSteps:
+    case PointerRole::kResidual:
       return true;
     case PointerRole::kWorkspace:
       return !needs_workspace;
@@ -51,6 +57,8 @@ int64_t ValueOf(const IntegerArgument& argument, const LaunchOperands& operands)
       return operands.ldx;
     case Symbol::kLdy:
       return operands.ldy;
+    case Symbol::kLdr:
+      return operands.ldr;
   }
   return 0;
 }

@@ -19,11 +19,14 @@ struct LaunchOperands {
   int64_t m = 0;
   int64_t ldx = 0;  // elements between rows of X
   int64_t ldy = 0;  // elements between rows of Y
+  int64_t ldr = 0;  // elements between rows of the residual; 0 where there is none
   uint64_t x = 0;
   uint64_t weights = 0;
   uint64_t scales = 0;
   uint64_t zeros = 0;  // null where the format has no zero points
+  uint64_t steps = 0;  // null where the scales have one level
   uint64_t bias = 0;   // null where the epilogue has no bias
+  uint64_t residual = 0;
   uint64_t y = 0;
   uint64_t workspace = 0;  // null where the launch needs none
 };

@@ -15,6 +15,15 @@ const KernelFamily& FamilyOf(const KernelConfig& config) {
   return *AllFamilies()[static_cast<int>(config.family)];
 }
 
+absl::Status SupportsSignature(const KernelSignature& s) {
+  const bool served = s.format.bits == 4 && s.format.zero_point != ZeroPoint::kFloat &&
+                      !s.format.two_level() && s.format.group_size >= 32 && s.format.group_size <= 128 &&
+                      s.format.scale_type == s.act && s.out == s.act &&
+                      s.epilogue == Epilogue{.bias = s.epilogue.bias};
+  if (served) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("no kernel family serves ", SignatureName(s)));
+}
+
 int UnitK(const WeightFormat& format) { return std::max(64, format.group_size); }
 
 int FragmentStageBytes(const WeightFormat& format, int blocks) {

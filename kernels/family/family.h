@@ -34,9 +34,7 @@ class KernelFamily {
   // FailedPrecondition when the device cannot run the family at all.
   [[nodiscard]] virtual absl::Status SupportsDevice(const DeviceProfile& device) const = 0;
   // FailedPrecondition when a problem is none of the family's business.
-  [[nodiscard]] virtual absl::Status SupportsProblem(const Problem& problem) const {
-    return absl::OkStatus();
-  }
+  [[nodiscard]] virtual absl::Status SupportsProblem(const Problem& problem) const = 0;
   // All configs worth trying for a bucket, unsorted; independent of any shape.
   virtual std::vector<KernelConfig> Configs(const KernelSignature& signature, int m_bucket) const = 0;
   // Bytes of dynamic shared memory for slices of at most `slice_units` units (UnitK) and `rows` rows of X per
@@ -54,7 +52,11 @@ class KernelFamily {
 absl::Span<const KernelFamily* const> AllFamilies();
 const KernelFamily& FamilyOf(const KernelConfig& config);
 
-// K in units: a slice of a split is a whole number of them. max(64, group) weights, for every family.
+// FailedPrecondition for a signature that the device code shared by the families does not serve.
+[[nodiscard]] absl::Status SupportsSignature(const KernelSignature& signature);
+
+// K in units: a slice of a split is a whole number of them. max(64, group) weights, 64 when channel-wise, for every
+// family.
 int UnitK(const WeightFormat& format);
 
 // Bytes of codes, scales and zero points of one 16-row fragment in a stage of `blocks` blocks.

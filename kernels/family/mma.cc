@@ -135,6 +135,10 @@ class Mma final : public KernelFamily {
                                                       device.compute_minor));
   }
 
+  absl::Status SupportsProblem(const Problem& problem) const override {
+    return SupportsSignature(problem.signature);
+  }
+
   std::vector<KernelConfig> Configs(const KernelSignature& signature, int m_bucket) const override {
     std::vector<KernelConfig> out;
     const int tokens = (m_bucket + 7) / 8;

@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "kernels/family/family.h"
 #include "kernels/packing.h"
 
@@ -58,6 +59,7 @@ class Wgmma final : public KernelFamily {
   }
 
   absl::Status SupportsProblem(const Problem& problem) const override {
+    QGEMM_RETURN_IF_ERROR(SupportsSignature(problem.signature));
     if (problem.n >= 64) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("family wgmma computes 64 columns of Y at a time; n ",
                                                       problem.n,
