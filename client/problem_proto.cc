@@ -9,6 +9,8 @@ v1::ScalarType ToProto(ScalarType type) {
       return v1::SCALAR_TYPE_BF16;
     case ScalarType::kFp16:
       return v1::SCALAR_TYPE_FP16;
+    case ScalarType::kFp32:
+      return v1::SCALAR_TYPE_FP32;
   }
   return v1::SCALAR_TYPE_UNSPECIFIED;
 }
@@ -19,8 +21,24 @@ v1::ZeroPoint ToProto(ZeroPoint zero) {
       return v1::ZERO_POINT_NONE;
     case ZeroPoint::kInteger:
       return v1::ZERO_POINT_INTEGER;
+    case ZeroPoint::kFloat:
+      return v1::ZERO_POINT_FLOAT;
   }
   return v1::ZERO_POINT_UNSPECIFIED;
+}
+
+v1::Activation ToProto(Activation activation) {
+  switch (activation) {
+    case Activation::kNone:
+      return v1::ACTIVATION_NONE;
+    case Activation::kSilu:
+      return v1::ACTIVATION_SILU;
+    case Activation::kGeluTanh:
+      return v1::ACTIVATION_GELU_TANH;
+    case Activation::kRelu:
+      return v1::ACTIVATION_RELU;
+  }
+  return v1::ACTIVATION_UNSPECIFIED;
 }
 
 }  // namespace
@@ -36,7 +54,11 @@ v1::Problem ProblemToProto(const Problem& problem) {
   proto.mutable_format()->set_zero_point(ToProto(signature.format.zero_point));
   proto.set_act(ToProto(signature.act));
   proto.set_out(ToProto(signature.out));
+  proto.mutable_format()->set_scale_levels(signature.format.scale_levels);
   proto.mutable_epilogue()->set_bias(signature.epilogue.bias);
+  proto.mutable_epilogue()->set_activation(ToProto(signature.epilogue.activation));
+  proto.mutable_epilogue()->set_gated(signature.epilogue.gated);
+  proto.mutable_epilogue()->set_residual(signature.epilogue.residual);
   return proto;
 }
 
@@ -46,6 +68,8 @@ absl::string_view ScalarTypeWord(v1::ScalarType type) {
       return ScalarTypeName(ScalarType::kBf16);
     case v1::SCALAR_TYPE_FP16:
       return ScalarTypeName(ScalarType::kFp16);
+    case v1::SCALAR_TYPE_FP32:
+      return ScalarTypeName(ScalarType::kFp32);
     default:
       return "";
   }
@@ -57,6 +81,24 @@ absl::string_view ZeroPointWord(v1::ZeroPoint zero) {
       return ZeroPointName(ZeroPoint::kNone);
     case v1::ZERO_POINT_INTEGER:
       return ZeroPointName(ZeroPoint::kInteger);
+    case v1::ZERO_POINT_FLOAT:
+      return ZeroPointName(ZeroPoint::kFloat);
+    default:
+      return "";
+  }
+}
+
+absl::string_view ActivationWord(v1::Activation activation) {
+  switch (activation) {
+    case v1::ACTIVATION_UNSPECIFIED:
+    case v1::ACTIVATION_NONE:
+      return ActivationName(Activation::kNone);
+    case v1::ACTIVATION_SILU:
+      return ActivationName(Activation::kSilu);
+    case v1::ACTIVATION_GELU_TANH:
+      return ActivationName(Activation::kGeluTanh);
+    case v1::ACTIVATION_RELU:
+      return ActivationName(Activation::kRelu);
     default:
       return "";
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "base/check.h"
@@ -20,6 +21,20 @@ struct Layout {
 };
 
 Layout LayoutOf(ScalarType type) { return type == ScalarType::kBf16 ? Layout{7, -126} : Layout{10, -14}; }
+
+double Activate(Activation activation, double v) {
+  switch (activation) {
+    case Activation::kNone:
+      return v;
+    case Activation::kSilu:
+      return v / (1 + std::exp(-v));
+    case Activation::kGeluTanh:
+      return 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+    case Activation::kRelu:
+      return v < 0 ? 0 : v;  // a NaN stays one
+  }
+  return v;
+}
 
 }  // namespace
 
@@ -58,37 +73,93 @@ uint16_t ScalarFromDouble(double value, ScalarType type) {
   return sign | ((steps_above_min << layout.mantissa_bits) + static_cast<int>(rounded));
 }
 
+std::vector<double> ScalarsToDouble(absl::Span<const uint8_t> bytes, ScalarType type) {
+  const size_t size = ScalarBytes(type);
+  QGEMM_CHECK(bytes.size() % size == 0);
+  std::vector<double> values;
+  values.reserve(bytes.size() / size);
+  for (size_t i = 0; i < bytes.size(); i += size) {
+    if (type == ScalarType::kFp32) {
+      float value;
+      std::memcpy(&value, &bytes[i], sizeof(value));
+      values.push_back(value);
+    } else {
+      uint16_t bits;
+      std::memcpy(&bits, &bytes[i], sizeof(bits));
+      values.push_back(ScalarToDouble(bits, type));
+    }
+  }
+  return values;
+}
+
+std::vector<double> DequantizedRow(const CanonicalWeights& weights, int64_t row) {
+  const WeightFormat& format = weights.format;
+  const int64_t group_size = format.channel_wise() ? weights.k : format.group_size;
+  const auto number = [&](const std::vector<uint16_t>& numbers, const std::vector<int8_t>& codes, int64_t k) {
+    const int64_t group = row * weights.groups() + k / group_size;
+    if (!format.two_level()) return ScalarToDouble(numbers[group], format.scale_type);
+    const double step = ScalarToDouble(numbers[row * weights.steps() + k / kStepWeights], format.scale_type);
+    return step * codes[group];
+  };
+  std::vector<double> values(weights.k);
+  double scale = 0;
+  double zero = format.center();
+  double offset = 0;
+  for (int64_t k = 0; k < weights.k; ++k) {
+    if (k % group_size == 0) {
+      scale = number(weights.scales, weights.scale_codes, k);
+      if (format.zero_point == ZeroPoint::kInteger) {
+        zero = weights.zeros[row * weights.groups() + k / group_size];
+      }
+      if (format.zero_point == ZeroPoint::kFloat) {
+        zero = 0;
+        offset = number(weights.offsets, weights.offset_codes, k);
+      }
+    }
+    values[k] = (weights.codes[row * weights.k + k] - zero) * scale + offset;
+  }
+  return values;
+}
+
 std::vector<double> ReferenceGemm(const CanonicalWeights& weights, absl::Span<const uint16_t> x, int64_t m,
-                                  ScalarType act, absl::Span<const uint16_t> bias) {
+                                  ScalarType act, const Epilogue& epilogue, absl::Span<const double> bias,
+                                  absl::Span<const double> residual) {
   const int64_t n = weights.n;
   const int64_t k = weights.k;
-  const int64_t group_size = weights.format.group_size;
-  const int64_t groups = k / group_size;
-  QGEMM_CHECK(static_cast<int64_t>(weights.codes.size()) == n * k);
-  QGEMM_CHECK(static_cast<int64_t>(weights.scales.size()) == n * groups);
-  QGEMM_CHECK(weights.zeros.empty() || static_cast<int64_t>(weights.zeros.size()) == n * groups);
+  const int64_t columns = epilogue.gated ? n / 2 : n;
+  QGEMM_CHECK(CheckPlanes(weights).ok());
   QGEMM_CHECK(static_cast<int64_t>(x.size()) == m * k);
-  QGEMM_CHECK(bias.empty() || static_cast<int64_t>(bias.size()) == n);
+  QGEMM_CHECK(static_cast<int64_t>(bias.size()) == (epilogue.bias ? n : 0));
+  QGEMM_CHECK(static_cast<int64_t>(residual.size()) == (epilogue.residual ? m * columns : 0));
+  QGEMM_CHECK(!epilogue.gated || n % 2 == 0);
 
   std::vector<double> activations(x.size());
   for (size_t i = 0; i < x.size(); ++i) activations[i] = ScalarToDouble(x[i], act);
 
-  std::vector<double> y(m * n);
-  std::vector<double> row(k);
-  for (int64_t col = 0; col < n; ++col) {
-    for (int64_t i = 0; i < k; ++i) {
-      const int64_t group = col * groups + i / group_size;
-      const int zero = weights.zeros.empty() ? 1 << (weights.format.bits - 1) : weights.zeros[group];
-      row[i] = (weights.codes[col * k + i] - zero) *
-               ScalarToDouble(weights.scales[group], weights.format.scale_type);
-    }
+  std::vector<double> sums(m * n);
+  for (int64_t row = 0; row < n; ++row) {
+    const std::vector<double> w = DequantizedRow(weights, row);
     for (int64_t j = 0; j < m; ++j) {
       double sum = 0;
-      for (int64_t i = 0; i < k; ++i) sum += activations[j * k + i] * row[i];
-      y[j * n + col] = bias.empty() ? sum : sum + ScalarToDouble(bias[col], act);
+      for (int64_t i = 0; i < k; ++i) sum += activations[j * k + i] * w[i];
+      sums[j * n + row] = bias.empty() ? sum : sum + bias[row];
     }
   }
+
+  std::vector<double> y(m * columns);
+  for (int64_t i = 0; i < m * columns; ++i) {
+    y[i] = epilogue.gated ? Activate(epilogue.activation, sums[2 * i]) * sums[2 * i + 1]
+                          : Activate(epilogue.activation, sums[i]);
+    if (!residual.empty()) y[i] += residual[i];
+  }
   return y;
+}
+
+std::vector<double> ReferenceGemm(const CanonicalWeights& weights, absl::Span<const uint16_t> x, int64_t m,
+                                  ScalarType act, absl::Span<const uint16_t> bias) {
+  std::vector<double> bias_values;
+  for (const uint16_t bits : bias) bias_values.push_back(ScalarToDouble(bits, act));
+  return ReferenceGemm(weights, x, m, act, Epilogue{.bias = !bias.empty()}, bias_values, {});
 }
 
 double RelativeError(absl::Span<const double> actual, absl::Span<const double> expected) {
@@ -104,6 +175,10 @@ double RelativeError(absl::Span<const double> actual, absl::Span<const double> e
   }
   if (difference == 0) return 0;
   return norm == 0 ? std::numeric_limits<double>::infinity() : std::sqrt(difference / norm);
+}
+
+double ToleranceFor(const KernelSignature& signature) {
+  return ToleranceFor(signature.act) * (signature.epilogue.gated ? std::sqrt(2.0) : 1.0);
 }
 
 double ToleranceFor(ScalarType act) { return act == ScalarType::kBf16 ? 3e-3 : 6e-4; }

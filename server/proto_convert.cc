@@ -13,16 +13,26 @@ absl::StatusOr<ScalarType> ScalarTypeFromProto(absl::string_view field, v1::Scal
       return ScalarType::kBf16;
     case v1::SCALAR_TYPE_FP16:
       return ScalarType::kFp16;
+    case v1::SCALAR_TYPE_FP32:
+      return ScalarType::kFp32;
     case v1::SCALAR_TYPE_UNSPECIFIED:
       return absl::InvalidArgumentError(absl::StrCat(field, " is not set; allowed: BF16, FP16"));
     default:
       return absl::InvalidArgumentError(absl::StrCat(field, " is the unknown scalar type ",
-                                                     static_cast<int>(type), "; allowed: BF16, FP16"));
+                                                     static_cast<int>(type), "; allowed: BF16, FP16, FP32"));
   }
 }
 
 v1::ScalarType ScalarTypeToProto(ScalarType type) {
-  return type == ScalarType::kBf16 ? v1::SCALAR_TYPE_BF16 : v1::SCALAR_TYPE_FP16;
+  switch (type) {
+    case ScalarType::kBf16:
+      return v1::SCALAR_TYPE_BF16;
+    case ScalarType::kFp16:
+      return v1::SCALAR_TYPE_FP16;
+    case ScalarType::kFp32:
+      return v1::SCALAR_TYPE_FP32;
+  }
+  return v1::SCALAR_TYPE_UNSPECIFIED;
 }
 
 absl::StatusOr<ZeroPoint> ZeroPointFromProto(v1::ZeroPoint zero) {
@@ -32,10 +42,57 @@ absl::StatusOr<ZeroPoint> ZeroPointFromProto(v1::ZeroPoint zero) {
       return ZeroPoint::kNone;
     case v1::ZERO_POINT_INTEGER:
       return ZeroPoint::kInteger;
+    case v1::ZERO_POINT_FLOAT:
+      return ZeroPoint::kFloat;
     default:
       return absl::InvalidArgumentError(absl::StrCat("format.zero_point is the unknown kind ",
-                                                     static_cast<int>(zero), "; allowed: NONE, INTEGER"));
+                                                     static_cast<int>(zero),
+                                                     "; allowed: NONE, INTEGER, FLOAT"));
   }
+}
+
+v1::ZeroPoint ZeroPointToProto(ZeroPoint zero) {
+  switch (zero) {
+    case ZeroPoint::kNone:
+      return v1::ZERO_POINT_NONE;
+    case ZeroPoint::kInteger:
+      return v1::ZERO_POINT_INTEGER;
+    case ZeroPoint::kFloat:
+      return v1::ZERO_POINT_FLOAT;
+  }
+  return v1::ZERO_POINT_UNSPECIFIED;
+}
+
+absl::StatusOr<Activation> ActivationFromProto(v1::Activation activation) {
+  switch (activation) {
+    case v1::ACTIVATION_UNSPECIFIED:
+    case v1::ACTIVATION_NONE:
+      return Activation::kNone;
+    case v1::ACTIVATION_SILU:
+      return Activation::kSilu;
+    case v1::ACTIVATION_GELU_TANH:
+      return Activation::kGeluTanh;
+    case v1::ACTIVATION_RELU:
+      return Activation::kRelu;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("epilogue.activation is the unknown kind ",
+                                                     static_cast<int>(activation),
+                                                     "; allowed: NONE, SILU, GELU_TANH, RELU"));
+  }
+}
+
+v1::Activation ActivationToProto(Activation activation) {
+  switch (activation) {
+    case Activation::kNone:
+      return v1::ACTIVATION_NONE;
+    case Activation::kSilu:
+      return v1::ACTIVATION_SILU;
+    case Activation::kGeluTanh:
+      return v1::ACTIVATION_GELU_TANH;
+    case Activation::kRelu:
+      return v1::ACTIVATION_RELU;
+  }
+  return v1::ACTIVATION_UNSPECIFIED;
 }
 
 }  // namespace
@@ -52,13 +109,18 @@ absl::StatusOr<Problem> ProblemFromProto(const v1::Problem& proto) {
   }
   signature.format.bits = proto.format().bits();
   signature.format.group_size = proto.format().group_size();
-  signature.format.scale_type = signature.act;
+  // 0 is what an old client sends.
+  signature.format.scale_levels = proto.format().scale_levels() == 0 ? 1 : proto.format().scale_levels();
+  signature.format.scale_type = signature.format.two_level() ? ScalarType::kFp16 : signature.act;
   if (proto.format().scale_type() != v1::SCALAR_TYPE_UNSPECIFIED) {
     QGEMM_ASSIGN_OR_RETURN(signature.format.scale_type,
                            ScalarTypeFromProto("format.scale_type", proto.format().scale_type()));
   }
   QGEMM_ASSIGN_OR_RETURN(signature.format.zero_point, ZeroPointFromProto(proto.format().zero_point()));
   signature.epilogue.bias = proto.epilogue().bias();
+  QGEMM_ASSIGN_OR_RETURN(signature.epilogue.activation, ActivationFromProto(proto.epilogue().activation()));
+  signature.epilogue.gated = proto.epilogue().gated();
+  signature.epilogue.residual = proto.epilogue().residual();
   QGEMM_RETURN_IF_ERROR(ValidateProblem(problem));
   return problem;
 }
@@ -71,11 +133,14 @@ v1::Problem ProblemToProto(const Problem& problem) {
   proto.mutable_format()->set_bits(signature.format.bits);
   proto.mutable_format()->set_group_size(signature.format.group_size);
   proto.mutable_format()->set_scale_type(ScalarTypeToProto(signature.format.scale_type));
-  proto.mutable_format()->set_zero_point(
-      signature.format.zero_point == ZeroPoint::kNone ? v1::ZERO_POINT_NONE : v1::ZERO_POINT_INTEGER);
+  proto.mutable_format()->set_zero_point(ZeroPointToProto(signature.format.zero_point));
+  proto.mutable_format()->set_scale_levels(signature.format.scale_levels);
   proto.set_act(ScalarTypeToProto(signature.act));
   proto.set_out(ScalarTypeToProto(signature.out));
   proto.mutable_epilogue()->set_bias(signature.epilogue.bias);
+  proto.mutable_epilogue()->set_activation(ActivationToProto(signature.epilogue.activation));
+  proto.mutable_epilogue()->set_gated(signature.epilogue.gated);
+  proto.mutable_epilogue()->set_residual(signature.epilogue.residual);
   return proto;
 }
 

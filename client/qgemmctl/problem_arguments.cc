@@ -34,7 +34,8 @@ absl::StatusOr<int> ParseBits(absl::string_view format) {
   absl::string_view digits = format;
   int bits = 0;
   if (!absl::ConsumePrefix(&digits, "int") || !absl::SimpleAtoi(digits, &bits)) {
-    return absl::InvalidArgumentError(absl::StrCat("format \"", format, "\" is not allowed: use int4"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("format \"", format, "\" is not allowed: use int4, int5, int6 or int8"));
   }
   return bits;
 }
@@ -42,8 +43,8 @@ absl::StatusOr<int> ParseBits(absl::string_view format) {
 absl::StatusOr<int> ParseGroupSize(absl::string_view text) {
   int group_size = 0;
   if (!absl::SimpleAtoi(text, &group_size)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("group_size \"", text, "\" is not a number: use 32, 64 or 128"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "group_size \"", text, "\" is not a number: use 16, 32, 64, 128, 256 or 0 (channel-wise)"));
   }
   return group_size;
 }

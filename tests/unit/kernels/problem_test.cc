@@ -59,22 +59,70 @@ TEST(Problem, RefusesAPartialGroup) {
   EXPECT_EQ(Refusal(problem), "k 100 is not a multiple of group_size 32");
 }
 
-TEST(Problem, RefusesTypesThatDiffer) {
+TEST(Problem, ChannelWiseNeedsWholeRunsOfEight) {
+  Problem problem = ValidProblem();
+  problem.signature.format.group_size = 0;
+  problem.k = 8;
+  EXPECT_TRUE(ValidateProblem(problem).ok());
+  problem.k = 7396;
+  EXPECT_EQ(Refusal(problem), "k 7396 is not a multiple of 8, which channel-wise scales need");
+}
+
+TEST(Problem, OutputsHaveTheActivationTypeOrFp32) {
+  for (const ScalarType act : {ScalarType::kBf16, ScalarType::kFp16}) {
+    Problem problem = ValidProblem();
+    problem.signature.act = problem.signature.out = act;
+    EXPECT_TRUE(ValidateProblem(problem).ok());
+    problem.signature.out = ScalarType::kFp32;
+    EXPECT_TRUE(ValidateProblem(problem).ok());
+  }
   Problem problem = ValidProblem();
   problem.signature.out = ScalarType::kFp16;
-  EXPECT_EQ(Refusal(problem), "out fp16 is not allowed: use the activation type, bf16");
-  problem = ValidProblem();
+  EXPECT_EQ(Refusal(problem), "out fp16 is not allowed: use the activation type, bf16, or fp32");
+}
+
+TEST(Problem, ScalesMayDifferFromTheActivations) {
+  Problem problem = ValidProblem();
   problem.signature.format.scale_type = ScalarType::kFp16;
-  EXPECT_EQ(Refusal(problem), "scale_type fp16 is not allowed: use the activation type, bf16");
-  problem = ValidProblem();
+  EXPECT_TRUE(ValidateProblem(problem).ok());
+}
+
+TEST(Problem, RefusesOtherActivationTypes) {
+  Problem problem = ValidProblem();
+  problem.signature.act = problem.signature.out = ScalarType::kFp32;
+  EXPECT_EQ(Refusal(problem), "act fp32 is not allowed: use bf16 or fp16");
   problem.signature.act = static_cast<ScalarType>(5);
-  EXPECT_EQ(Refusal(problem), "act 5 is not allowed: use bf16 or fp16");
+  EXPECT_EQ(Refusal(problem), "act invalid is not allowed: use bf16 or fp16");
+}
+
+TEST(Problem, GatedNeedsAnActivationAndPairsOfRows) {
+  Problem problem = ValidProblem();
+  problem.signature.epilogue.gated = true;
+  EXPECT_EQ(Refusal(problem), "gated is not allowed with activation none: use silu, gelu_tanh or relu");
+  problem.signature.epilogue.activation = Activation::kSilu;
+  EXPECT_TRUE(ValidateProblem(problem).ok());
+  EXPECT_EQ(problem.y_columns(), 2688);
+  problem.n = 17;
+  EXPECT_EQ(Refusal(problem), "n 17 is odd: gated rows of W come in pairs of gate and up");
+  problem.signature.epilogue.gated = false;
+  EXPECT_EQ(problem.y_columns(), 17);
+}
+
+TEST(Problem, ActivationsParseBackFromTheirNames) {
+  for (const Activation activation :
+       {Activation::kNone, Activation::kSilu, Activation::kGeluTanh, Activation::kRelu}) {
+    EXPECT_EQ(ParseActivation("activation", ActivationName(activation)).value(), activation);
+  }
+  EXPECT_EQ(
+      ParseActivation("activation", "gelu").status(),
+      absl::InvalidArgumentError("activation \"gelu\" is not allowed: use none, silu, gelu_tanh or relu"));
 }
 
 TEST(Problem, RefusesABadFormatFirst) {
   Problem problem = ValidProblem();
-  problem.signature.format.group_size = 0;
-  EXPECT_EQ(Refusal(problem), "group_size 0 is not allowed: use 32, 64 or 128");
+  problem.n = 0;
+  problem.signature.format.bits = 3;
+  EXPECT_EQ(Refusal(problem), "bits 3 is not allowed: use 4, 5, 6 or 8");
 }
 
 TEST(Problem, RowsAreOneToTheLargestInt32) {
@@ -91,6 +139,9 @@ TEST(Problem, NamesSayEveryField) {
   EXPECT_EQ(ProblemName(problem), "5376x4096 int4-g128-bf16 act bf16 out bf16");
   problem.signature.epilogue.bias = true;
   EXPECT_EQ(SignatureName(problem.signature), "int4-g128-bf16 act bf16 out bf16 bias");
+  problem.signature.epilogue = {false, Activation::kGeluTanh, true, true};
+  problem.signature.out = ScalarType::kFp32;
+  EXPECT_EQ(SignatureName(problem.signature), "int4-g128-bf16 act bf16 out fp32 gelu_tanh gated residual");
 }
 
 TEST(Problem, NameDiffersWhenAnyFieldDiffers) {
@@ -105,6 +156,15 @@ TEST(Problem, NameDiffersWhenAnyFieldDiffers) {
       [](Problem& p) { p.signature.act = ScalarType::kFp16; },
       [](Problem& p) { p.signature.out = ScalarType::kFp16; },
       [](Problem& p) { p.signature.epilogue.bias = true; },
+      [](Problem& p) { p.signature.format.scale_levels = 2; },
+      [](Problem& p) { p.signature.format.zero_point = ZeroPoint::kFloat; },
+      [](Problem& p) { p.signature.format.group_size = 0; },
+      [](Problem& p) { p.signature.out = ScalarType::kFp32; },
+      [](Problem& p) { p.signature.epilogue.activation = Activation::kSilu; },
+      [](Problem& p) { p.signature.epilogue.activation = Activation::kGeluTanh; },
+      [](Problem& p) { p.signature.epilogue.activation = Activation::kRelu; },
+      [](Problem& p) { p.signature.epilogue.gated = true; },
+      [](Problem& p) { p.signature.epilogue.residual = true; },
   };
   std::set<std::string> names;
   for (const auto& change : changes) {

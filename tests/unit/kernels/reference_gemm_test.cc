@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -110,6 +111,14 @@ TEST(Scalar, KeepsInfinitiesAndNan) {
   EXPECT_EQ(ScalarFromDouble(std::nan(""), ScalarType::kFp16) & 0x7fff, 0x7e00);
 }
 
+TEST(Scalar, ReadsNumbersOfEveryTypeFromMemory) {
+  const std::vector<uint8_t> bytes = {0x00, 0x3c, 0x80, 0x3f};
+  EXPECT_EQ(ScalarsToDouble(bytes, ScalarType::kFp16)[0], 1.0);
+  EXPECT_EQ(ScalarsToDouble(bytes, ScalarType::kBf16)[1], 1.0);
+  EXPECT_EQ(ScalarsToDouble(bytes, ScalarType::kFp32),
+            std::vector<double>{Independent(0x3f80, ScalarType::kBf16) + std::ldexp(0x3c00, -23)});
+}
+
 CanonicalWeights SmallWeights(ScalarType type, ZeroPoint zero) {
   std::mt19937 random(4);
   CanonicalWeights weights;
@@ -160,6 +169,106 @@ TEST(ReferenceGemm, MatchesIntegerArithmetic) {
   }
 }
 
+// A weight of each kind by hand: rows of one group each, the second code of a row.
+TEST(ReferenceGemm, DequantizesEveryKindOfFormat) {
+  const ScalarType fp16 = ScalarType::kFp16;
+  const auto row = [&](const WeightFormat& format, int code, double scale, double offset = 0, int zero = 0,
+                       int scale_code = 0, int offset_code = 0) {
+    CanonicalWeights weights;
+    weights.n = 1;
+    weights.k = 32;
+    weights.format = format;
+    weights.codes.assign(32, code);
+    weights.scales = {ScalarFromDouble(scale, format.scale_type)};
+    if (format.zero_point == ZeroPoint::kInteger) weights.zeros = {static_cast<uint8_t>(zero)};
+    if (format.zero_point == ZeroPoint::kFloat)
+      weights.offsets = {ScalarFromDouble(offset, format.scale_type)};
+    if (format.two_level()) {
+      weights.scale_codes = {static_cast<int8_t>(scale_code)};
+      if (format.zero_point == ZeroPoint::kFloat) weights.offset_codes = {static_cast<int8_t>(offset_code)};
+    }
+    EXPECT_TRUE(CheckPlanes(weights).ok());
+    return DequantizedRow(weights, 0)[31];
+  };
+  EXPECT_EQ(row({4, 32, fp16}, 15, 0.25), 7 * 0.25);
+  EXPECT_EQ(row({5, 32, fp16}, 3, 0.25), -13 * 0.25);
+  EXPECT_EQ(row({6, 32, fp16}, 63, 2), 62);
+  EXPECT_EQ(row({8, 0, fp16}, 0, 0.5), -64);
+  EXPECT_EQ(row({8, 32, ScalarType::kBf16, ZeroPoint::kInteger}, 200, 0.5, 0, 250), -25);
+  EXPECT_EQ(row({5, 32, ScalarType::kBf16, ZeroPoint::kFloat}, 31, 0.5, -3), 12.5);
+  EXPECT_EQ(row({6, 32, fp16, ZeroPoint::kNone, 2}, 31, 0.125, 0, 0, -100), 12.5);
+  EXPECT_EQ(row({4, 32, fp16, ZeroPoint::kFloat, 2}, 15, 0.125, 0.5, 0, 40, -128), 15 * 5 - 64);
+}
+
+TEST(ReferenceGemm, TakesEachGroupsScaleAndEachStepsStep) {
+  CanonicalWeights weights;
+  weights.n = 2;
+  weights.k = 320;  // a second step of 64 weights
+  weights.format = {4, 64, ScalarType::kFp16, ZeroPoint::kFloat, 2};
+  weights.codes.assign(2 * 320, 1);
+  for (int i = 0; i < 4; ++i) {
+    weights.scales.push_back(ScalarFromDouble(1 << i, ScalarType::kFp16));
+    weights.offsets.push_back(ScalarFromDouble(1 << (4 + i), ScalarType::kFp16));
+  }
+  for (int i = 0; i < 10; ++i) {
+    weights.scale_codes.push_back(static_cast<int8_t>(i + 1));
+    weights.offset_codes.push_back(static_cast<int8_t>(-i));
+  }
+  for (int row = 0; row < 2; ++row) {
+    const std::vector<double> values = DequantizedRow(weights, row);
+    for (int k = 0; k < 320; ++k) {
+      const int group = row * 5 + k / 64;
+      const int step = row * 2 + k / 256;
+      ASSERT_EQ(values[k], (1 << step) * (group + 1) - (16 << step) * group) << row << ", " << k;
+    }
+  }
+}
+
+double Silu(double v) { return v / (1 + std::exp(-v)); }
+
+TEST(ReferenceGemm, EpiloguesRunInTheirOrder) {
+  const CanonicalWeights weights = [] {
+    CanonicalWeights w = SmallWeights(ScalarType::kBf16, ZeroPoint::kNone);
+    w.n = 4;
+    w.codes.resize(4 * 96);
+    w.scales.resize(4 * 3);
+    return w;
+  }();
+  std::mt19937 random(8);
+  std::vector<uint16_t> x;
+  for (int i = 0; i < 2 * 96; ++i) {
+    x.push_back(ScalarFromDouble((static_cast<int>(random() % 33) - 16) / 256.0, ScalarType::kBf16));
+  }
+  const std::vector<double> bias = {0.5, -1, 2, 0.25};
+  const std::vector<double> residual = {1, 2, 3, 4, 5, 6, 7, 8};
+  const std::vector<double> sums = ReferenceGemm(weights, x, 2, ScalarType::kBf16, {});
+  const auto run = [&](const Epilogue& epilogue) {
+    const size_t outputs = epilogue.gated ? 4 : 8;
+    return ReferenceGemm(weights, x, 2, ScalarType::kBf16, epilogue,
+                         epilogue.bias ? absl::MakeConstSpan(bias) : absl::Span<const double>(),
+                         absl::MakeConstSpan(residual).first(epilogue.residual ? outputs : 0));
+  };
+  const auto silu = run({true, Activation::kSilu, false, true});
+  const auto relu = run({false, Activation::kRelu, false, false});
+  const auto gelu = run({true, Activation::kGeluTanh, false, false});
+  const auto gated = run({true, Activation::kSilu, true, true});
+  ASSERT_EQ(silu.size(), 8);
+  ASSERT_EQ(gated.size(), 4);
+  for (int i = 0; i < 8; ++i) {
+    const double v = sums[i] + bias[i % 4];
+    EXPECT_DOUBLE_EQ(silu[i], Silu(v) + residual[i]);
+    EXPECT_EQ(relu[i], std::max(sums[i], 0.0));
+    EXPECT_NEAR(gelu[i], 0.5 * v * (1 + std::tanh(0.7978845608028654 * (v + 0.044715 * v * v * v))), 1e-12);
+  }
+  for (int m = 0; m < 2; ++m) {
+    for (int j = 0; j < 2; ++j) {
+      const double gate = sums[m * 4 + 2 * j] + bias[2 * j];
+      const double up = sums[m * 4 + 2 * j + 1] + bias[2 * j + 1];
+      EXPECT_DOUBLE_EQ(gated[m * 2 + j], Silu(gate) * up + residual[m * 2 + j]);
+    }
+  }
+}
+
 TEST(ReferenceGemm, KeepsDigitsThatFloatWouldLose) {
   CanonicalWeights weights;
   weights.n = 1;
@@ -185,6 +294,16 @@ TEST(ReferenceGemm, PropagatesNanAndInfinity) {
   EXPECT_EQ(ReferenceGemm(weights, x, 2, ScalarType::kBf16, {})[5], 0);
   x[0] = 0x7f80;
   EXPECT_FALSE(std::isfinite(ReferenceGemm(weights, x, 2, ScalarType::kBf16, {})[0]));
+}
+
+TEST(ReferenceGemm, EveryActivationKeepsANan) {
+  const CanonicalWeights weights = SmallWeights(ScalarType::kBf16, ZeroPoint::kNone);
+  std::vector<uint16_t> x(96, 0);
+  x[0] = 0x7fc0;
+  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh, Activation::kRelu}) {
+    const auto y = ReferenceGemm(weights, x, 1, ScalarType::kBf16, {false, activation}, {}, {});
+    EXPECT_TRUE(std::isnan(y[0])) << ActivationName(activation);
+  }
 }
 
 TEST(ReferenceGemm, NoRowsGiveNoOutput) {
@@ -216,6 +335,17 @@ TEST(RelativeError, TolerancesAdmitRoundingOnly) {
     EXPECT_LT(RelativeError(rounded, expected), ToleranceFor(type));
     EXPECT_GT(RelativeError(wrong, expected), ToleranceFor(type));
   }
+}
+
+TEST(RelativeError, ToleranceIsThatOfTheActivationsAndAProductsWhenGated) {
+  KernelSignature signature;
+  EXPECT_EQ(ToleranceFor(signature), 3e-3);
+  signature.out = ScalarType::kFp32;
+  EXPECT_EQ(ToleranceFor(signature), 3e-3);
+  signature.act = signature.out = ScalarType::kFp16;
+  EXPECT_EQ(ToleranceFor(signature), 6e-4);
+  signature.epilogue = {.activation = Activation::kSilu, .gated = true};
+  EXPECT_DOUBLE_EQ(ToleranceFor(signature), 6e-4 * std::sqrt(2.0));
 }
 
 }  // namespace

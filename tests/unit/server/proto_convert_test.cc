@@ -49,11 +49,36 @@ TEST(ProtoConvert, CanonicalProblemSurvivesARoundTrip) {
   EXPECT_EQ(*again, *problem);
 }
 
+TEST(ProtoConvert, EveryFieldSurvivesARoundTrip) {
+  v1::Problem proto = MinimalProblem();
+  proto.mutable_format()->set_bits(5);
+  proto.mutable_format()->set_group_size(32);
+  proto.mutable_format()->set_zero_point(v1::ZERO_POINT_FLOAT);
+  proto.mutable_format()->set_scale_levels(2);
+  proto.set_out(v1::SCALAR_TYPE_FP32);
+  proto.mutable_epilogue()->set_gated(true);
+  proto.mutable_epilogue()->set_residual(true);
+  for (const v1::Activation activation :
+       {v1::ACTIVATION_SILU, v1::ACTIVATION_GELU_TANH, v1::ACTIVATION_RELU}) {
+    proto.mutable_epilogue()->set_activation(activation);
+    const auto problem = ProblemFromProto(proto);
+    ASSERT_TRUE(problem.ok()) << problem.status();
+    EXPECT_EQ(problem->signature.format, (WeightFormat{5, 32, ScalarType::kFp16, ZeroPoint::kFloat, 2}));
+    EXPECT_EQ(problem->signature.out, ScalarType::kFp32);
+    EXPECT_TRUE(problem->signature.epilogue.gated && problem->signature.epilogue.residual);
+    const v1::Problem again = ProblemToProto(*problem);
+    EXPECT_EQ(again.epilogue().activation(), activation);
+    EXPECT_EQ(*ProblemFromProto(again), *problem);
+  }
+}
+
 TEST(ProtoConvert, UnspecifiedAndExplicitDefaultsAreTheSameProblem) {
   v1::Problem full = MinimalProblem();
   full.set_out(v1::SCALAR_TYPE_BF16);
   full.mutable_format()->set_scale_type(v1::SCALAR_TYPE_BF16);
   full.mutable_format()->set_zero_point(v1::ZERO_POINT_NONE);
+  full.mutable_format()->set_scale_levels(1);
+  full.mutable_epilogue()->set_activation(v1::ACTIVATION_NONE);
   EXPECT_EQ(*ProblemFromProto(full), *ProblemFromProto(MinimalProblem()));
 }
 
@@ -70,6 +95,9 @@ TEST(ProtoConvert, RefusesUnknownEnumerators) {
   proto = MinimalProblem();
   proto.mutable_format()->set_zero_point(static_cast<v1::ZeroPoint>(78));
   EXPECT_THAT(ErrorOf(proto), HasSubstr("78"));
+  proto = MinimalProblem();
+  proto.mutable_epilogue()->set_activation(static_cast<v1::Activation>(76));
+  EXPECT_THAT(ErrorOf(proto), HasSubstr("76"));
   EXPECT_FALSE(CanonicalEffort(static_cast<v1::Effort>(79)).ok());
 }
 
