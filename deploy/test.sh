@@ -5,7 +5,8 @@
 #   2. clang-tidy on the sources that changed, warnings are errors
 #   3. everything in release; ctest's summary is the last thing printed
 #
-# Tests that need a GPU, or pip's packages, skip themselves, with the reason, where there is none.
+# Tests that need a GPU, or pip's packages, skip themselves, with the reason, where there is none. PyTorch is installed,
+# and tested with, only where CI=true or QGEMM_TEST_TORCH=1.
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
@@ -30,6 +31,11 @@ step "CUDA: $CUDA_HOME"
 python_requirements=(-r tests/system/requirements.txt -r client/python/tests/requirements.txt)
 python_environment build/venv "${python_requirements[@]}" ||
   say "the Python clients' tests skip themselves: pip could not install ${python_requirements[*]}"
+# PyTorch is some 6 GB: on CI's machines, and where somebody asks for it.
+if [ "${CI:-}" = true ] || [ "${QGEMM_TEST_TORCH:-}" = 1 ]; then
+  python_environment build/torch-venv -r client/python/tests/requirements-torch.txt ||
+    say "the tests of qgemm.torch skip themselves: pip could not install client/python/tests/requirements-torch.txt"
+fi
 
 step "asan: build the tests of ${sanitized_areas[*]}"
 configure asan

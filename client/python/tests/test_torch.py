@@ -1,0 +1,315 @@
+"""qgemm.torch without a GPU: the operator's CPU path, compile and export, replacing layers, and what a launch passes to
+the driver, seen by a driver that records."""
+
+import ctypes
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from conftest import pick_message  # noqa: E402
+from torch import nn  # noqa: E402
+
+import qgemm  # noqa: E402
+import qgemm.torch  # noqa: E402
+from qgemm.torch.kernels import KERNELS, KernelTable, PreparedLaunch  # noqa: E402
+from qgemm.torch.workspace import Workspaces  # noqa: E402
+
+FORMATS = ["int4-g32", "int4-g64-bf16-zint", "int4-g128"]
+
+
+class Mlp(nn.Module):
+    """Two layers and a tied one, one bias, and a layer whose K no group divides."""
+
+    def __init__(self, dtype=torch.bfloat16):
+        super().__init__()
+        self.up, self.down = nn.Linear(128, 192, dtype=dtype), nn.Linear(192, 128, bias=False, dtype=dtype)
+        self.again, self.odd = self.up, nn.Linear(20, 8, dtype=dtype)
+
+    def forward(self, x):
+        return self.down(torch.relu(self.up(x)) + torch.relu(self.again(x)))
+
+
+def seeded(make, seed=0):
+    torch.manual_seed(seed)
+    return make()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("format", ["int4-g32", "int4-g64", "int4-g128"])
+@pytest.mark.parametrize("zero", ["", "-zint"])
+def test_a_quantized_layer_is_the_product_with_its_dequantized_weight(dtype, format, zero):
+    module = seeded(lambda: nn.Linear(256, 72, dtype=dtype))
+    layer = qgemm.torch.QuantizedLinear.from_linear(module, format + zero)
+    x = torch.randn(2, 3, 256).to(dtype)
+    expected = (x.double() @ layer.dequantized_weight().double().T + module.bias.double()).to(dtype)
+    assert torch.equal(layer(x), expected) or torch.allclose(layer(x).float(), expected.float(), rtol=1e-2, atol=1e-3)
+    assert layer(x).shape == (2, 3, 72) and layer(x).dtype == dtype
+    error = (layer.dequantized_weight() - module.weight.float()).norm() / module.weight.float().norm()
+    assert error < 0.12
+
+
+def test_the_operator_passes_pytorchs_own_checks():
+    module = seeded(lambda: nn.Linear(64, 40, dtype=torch.bfloat16))
+    layer = qgemm.torch.QuantizedLinear.from_linear(module, "int4-g32")
+    arguments = (torch.randn(3, 64).bfloat16(), layer.weights, layer.scales, None, layer.bias, 40, str(layer.format))
+    checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+    assert set(torch.library.opcheck(torch.ops.qgemm.linear, arguments, test_utils=checks).values()) == {"SUCCESS"}
+
+
+def test_no_rows_give_no_rows():
+    layer = qgemm.torch.QuantizedLinear.from_linear(nn.Linear(64, 40, dtype=torch.float16), "int4-g32")
+    assert layer(torch.empty(0, 64, dtype=torch.float16)).shape == (0, 40)
+
+
+def test_types_that_no_kernel_has_are_named():
+    with pytest.raises(TypeError, match="the weight has the type torch.float32"):
+        qgemm.torch.QuantizedLinear.from_linear(nn.Linear(64, 40), "int4-g32")
+    layer = qgemm.torch.QuantizedLinear.from_linear(nn.Linear(64, 40, dtype=torch.float16), "int4-g32")
+    with pytest.raises(TypeError, match="x has the type torch.float32"):
+        layer(torch.zeros(1, 64))
+
+
+def test_quantize_replaces_what_it_can_and_says_what_it_left():
+    model = seeded(Mlp)
+    report = qgemm.torch.quantize_(model, format="int4-g64")
+    assert report.replaced == ["up", "down", "again"] and report.results is None
+    assert report.skipped == {"odd": "k 20 is not a multiple of group_size 64"}
+    assert model.up is model.again and isinstance(model.odd, nn.Linear)
+    assert qgemm.torch.problems_of(model) == [
+        qgemm.Problem.parse("192x128", "int4-g64-bf16", bias=True), qgemm.Problem.parse("128x192", "int4-g64-bf16"),
+    ]  # fmt: skip
+    assert "1 left as they were" in repr(report) and "bias=True" in repr(model.up)
+
+
+def test_include_and_exclude_choose_layers():
+    assert qgemm.torch.quantize_(seeded(Mlp), format="int4-g64", include="down").replaced == ["down"]
+    report = qgemm.torch.quantize_(seeded(Mlp), format="int4-g64", exclude=lambda name, module: module.bias is None)
+    assert "down" in report.skipped and "up" in report.replaced
+
+
+def test_a_state_dict_restores_a_quantized_model():
+    model, other = seeded(Mlp), seeded(Mlp, 1)
+    for each in (model, other):
+        qgemm.torch.quantize_(each, format="int4-g64-bf16-zint")
+    x = torch.randn(4, 128).bfloat16()
+    assert not torch.equal(model(x), other(x))
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(model(x), other(x))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_torch_compile_keeps_the_operator_whole(backend):
+    model = seeded(Mlp)
+    qgemm.torch.quantize_(model, format="int4-g64")
+    compiled = torch.compile(model, backend=backend, fullgraph=True, dynamic=True)
+    for rows in (2, 5):
+        x = torch.randn(rows, 128).bfloat16()
+        torch.testing.assert_close(compiled(x), model(x), rtol=0.02, atol=0.02)
+
+
+def test_an_exported_program_runs_in_another_process(tmp_path):
+    model = seeded(Mlp)
+    del model.odd
+    qgemm.torch.quantize_(model, format="int4-g64")
+    x = torch.randn(6, 128).bfloat16()
+    shapes = {"x": {0: torch.export.Dim("rows", min=1, max=4096)}}
+    program = torch.export.export(model, (torch.randn(3, 128).bfloat16(),), dynamic_shapes=shapes)
+    operators = [node.target for node in program.graph.nodes if node.op == "call_function"]
+    assert operators.count(torch.ops.qgemm.linear.default) == 3
+    torch.export.save(program, tmp_path / "model.pt2")
+    torch.save({"x": x, "y": model(x)}, tmp_path / "case.pt")
+    code = """
+import sys, torch, qgemm.torch
+case = torch.load(sys.argv[1] + "/case.pt")
+y = torch.export.load(sys.argv[1] + "/model.pt2").module()(case["x"])
+assert torch.equal(y, case["y"]), (y - case["y"]).abs().max()
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_quantize_tunes_through_a_daemon_and_kernels_survive_on_disk(daemon, tmp_path):
+    KERNELS.clear()
+    model = seeded(Mlp)
+    with qgemm.Client(daemon) as client:
+        report = qgemm.torch.quantize_(model, client, format="int4-g64", m=[1, 64])
+    assert len(report.results.picks) == 4
+    problem = model.up.problem
+    assert KERNELS.pick(problem, 1).m_bucket == 1 and KERNELS.pick(problem, 3).m_bucket == 64
+    with pytest.raises(LookupError, match="tuned for M up to 64, not for M = 65"):
+        KERNELS.pick(problem, 65)
+    qgemm.torch.save_kernels(tmp_path / "a", model)
+    other = KernelTable()
+    other.load(tmp_path / "a")
+    assert other.problems() == KERNELS.problems() and other.pick(problem, 9) == KERNELS.pick(problem, 9)
+    other.save(tmp_path / "b")
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert files == sorted(path.name for path in (tmp_path / "b").iterdir())
+    assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in files)
+    cubin = next((tmp_path / "b").glob("*.cubin"))
+    cubin.write_bytes(cubin.read_bytes()[:-1] + b"?")
+    with pytest.raises(ValueError, match="other bytes than its name says"):
+        KernelTable().load(tmp_path / "b")
+
+
+def test_an_untuned_problem_says_what_to_do():
+    with pytest.raises(LookupError, match="is not tuned: qgemm.torch.tune"):
+        KernelTable().pick(qgemm.Problem.parse("64x64"), 1)
+
+
+def test_picks_of_another_layout_are_refused():
+    pick = qgemm.Pick.from_proto(pick_message(qgemm.Problem.parse("64x64"), 1))
+    with pytest.raises(ValueError, match="this client knows"):
+        KernelTable().add([pick], {pick.kernel_sha256: b""})
+
+
+# ---- launches, as the driver would see them -------------------------------------------------------------------------
+
+
+class RecordingDriver:
+    """Stands in for qgemm.torch.driver.Driver."""
+
+    ELEMENTS = {"bf16": (9, 2), "fp16": (6, 2), "u32": (2, 4)}
+
+    def __init__(self):
+        self.launches, self.maps, self.zeroed, self.allocated = [], [], [], []
+        self.current = (0, None)
+        self.at_destruction = []
+        self.memory_left = 1 << 40
+
+    def launch(self, config, function, params):
+        words = [ctypes.cast(p, ctypes.POINTER(ctypes.c_uint64)).contents.value for p in params]
+        cluster = tuple(config.attributes[0].value[:3]) if config.attribute_count else None
+        shape = (tuple(config.grid), tuple(config.block), config.dynamic_smem_bytes)
+        self.launches.append((*shape, config.stream, cluster, words))
+
+    def encode_tensor_map(self, out, name, element, columns, rows, pitch, box_columns, box_rows, swizzle, address):
+        assert ctypes.addressof(out) % 64 == 0
+        self.maps.append((name, columns, rows, pitch, address))
+
+    def allocate(self, size):
+        if size > self.memory_left:
+            return None
+        self.memory_left -= size
+        self.allocated.append(size)
+        return 1 << 32 | len(self.allocated) << 28
+
+    def zero(self, address, size, stream):
+        self.zeroed.append((address, size, stream))
+
+    def capture(self, stream):
+        return self.current
+
+    def on_graph_destroyed(self, graph, function, argument):
+        self.at_destruction.append((function, argument))
+
+    def destroy_graph(self, index):
+        """What CUDA does when the graph is gone: the C function is called with its argument."""
+        function, argument = self.at_destruction[index]
+        ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(function.value)(argument)
+
+
+def spec(cluster_z=1):
+    message = pick_message(qgemm.Problem.parse("640x512"), 64)
+    launch = message.launch
+    launch.block_threads, launch.dynamic_smem_bytes, launch.cluster_z = 256, 100 << 10, cluster_z
+    del launch.arguments[:]
+    tensor_map = launch.arguments.add(name="x_map").tensor_map
+    tensor_map.role, tensor_map.element, tensor_map.columns = 1, 1, 512
+    tensor_map.box_columns, tensor_map.box_rows = 64, 16
+    launch.arguments.add(name="weights").pointer.role = 2
+    for name, role, alignment in (("x", 1, 16), ("zeros", 4, 16), ("y", 6, 16), ("workspace", 7, 256)):
+        pointer = launch.arguments.add(name=name).pointer
+        pointer.role, pointer.alignment = role, alignment
+    launch.arguments.add(name="m").i32.symbol = 1
+    launch.arguments.add(name="ldx").i64.symbol = 2
+    launch.arguments.add(name="ldy").i64.symbol = 3
+    launch.arguments.add(name="units").i32.constant = 8
+    return qgemm.Pick.from_proto(message).launch
+
+
+def test_a_launch_passes_what_its_spec_says():
+    cuda = RecordingDriver()
+    launch = PreparedLaunch(cuda, None, spec(), {"weights": 0x1000, "scales": 0x2000, "zeros": 0, "bias": 0})
+    launch.run(0x3000, 0x4000, 0x5000, 33, 520, 640, 7)
+    grid, block, smem, stream, cluster, words = cuda.launches[0]
+    assert (grid, block, smem, stream, cluster) == ((3, 10, 4), (256, 1, 1), 100 << 10, 7, None)
+    assert words[1:6] == [0x1000, 0x3000, 0, 0x4000, 0x5000]
+    assert [word & 0xFFFFFFFF for word in words[6:]] == [33, 520, 640, 8]
+    assert cuda.maps == [("x_map", 512, 33, 1040, 0x3000)]
+
+
+def test_a_tensor_map_is_made_again_only_when_x_moves():
+    cuda = RecordingDriver()
+    launch = PreparedLaunch(cuda, None, spec(), {"weights": 0x1000, "scales": 0, "zeros": 0, "bias": 0})
+    for x, m in ((0x3000, 33), (0x3000, 33), (0x3000, 34), (0x6000, 34)):
+        launch.run(x, 0x4000, 0x5000, m, 512, 640, 0)
+    assert [(rows, address) for _, _, rows, _, address in cuda.maps] == [(33, 0x3000), (34, 0x3000), (34, 0x6000)]
+
+
+def test_clusters_are_a_launch_attribute():
+    cuda = RecordingDriver()
+    launch = PreparedLaunch(cuda, None, spec(cluster_z=4), {"weights": 0x1000, "scales": 0, "zeros": 0, "bias": 0})
+    launch.run(0x3000, 0x4000, 0x5000, 1, 512, 640, 0)
+    assert cuda.launches[0][4] == (1, 1, 4)
+
+
+def test_a_pointer_that_is_not_aligned_is_named():
+    with pytest.raises(ValueError, match="argument zeros at 0x8 is not aligned to 16 bytes"):
+        PreparedLaunch(RecordingDriver(), None, spec(), {"weights": 0x1000, "scales": 0, "zeros": 8, "bias": 0})
+    launch = PreparedLaunch(RecordingDriver(), None, spec(), {"weights": 0x1000, "scales": 0, "zeros": 0, "bias": 0})
+    with pytest.raises(ValueError, match="argument y at 0x4008"):
+        launch.run(0x3000, 0x4008, 0x5000, 1, 512, 640, 0)
+
+
+def test_launches_on_one_stream_share_a_workspace_and_its_border():
+    cuda = RecordingDriver()
+    workspaces = Workspaces(cuda)
+    few, many = workspaces.address(100, 4096, 1, False), workspaces.address(1000, 4096, 1, False)
+    # 100 and 1000 bytes of tickets, rounded up to 256 and 1024: the partials start at the same byte.
+    assert few + 256 == many + 1024 and few % 256 == 0
+    assert len(cuda.allocated) == 1 and cuda.zeroed == [(cuda.zeroed[0][0], 64 << 10, 1)]
+    assert workspaces.address(100, 4096, 2, False) != few and len(cuda.allocated) == 2
+
+
+def test_a_workspace_that_is_too_small_is_replaced_by_a_zeroed_one():
+    cuda = RecordingDriver()
+    workspaces = Workspaces(cuda)
+    first = workspaces.address(256, 4096, 1, False)
+    second = workspaces.address(256, 3 << 20, 1, False)
+    assert first != second and len(cuda.zeroed) == 2 and cuda.allocated[1] >= (64 << 10) + (3 << 20)
+    assert workspaces.address(256, 4096, 1, False) == second
+
+
+def test_every_captured_graph_has_a_workspace_that_comes_back_when_it_is_destroyed():
+    cuda = RecordingDriver()
+    workspaces = Workspaces(cuda)
+    eager = workspaces.address(256, 4096, 1, False)
+    cuda.current = (11, "graph 11")
+    first = workspaces.address(256, 4096, 1, True)
+    assert first == workspaces.address(256, 4096, 1, True) != eager
+    assert len(cuda.at_destruction) == 1
+    cuda.current = (12, "graph 12")
+    second = workspaces.address(256, 4096, 1, True)
+    assert second != first
+    cuda.destroy_graph(0)
+    cuda.current = (13, "graph 13")
+    assert workspaces.address(256, 4096, 1, True) == first
+    assert len(cuda.allocated) == 3 and len(cuda.zeroed) == 4  # zeroed again for graph 13
+    cuda.current = (0, None)
+    assert workspaces.address(256, 4096, 1, False) == eager
+
+
+def test_memory_that_is_not_there_is_asked_for_once_more():
+    cuda = RecordingDriver()
+    cuda.memory_left = 0
+
+    def make_room():
+        cuda.memory_left = 4 << 20
+
+    assert Workspaces(cuda, make_room).address(256, 4096, 1, False)
+    with pytest.raises(MemoryError, match="no 64 MiB left"):
+        Workspaces(cuda).address(256, 64 << 20, 1, False)
