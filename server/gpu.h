@@ -27,6 +27,7 @@ struct GpuCandidate {
   std::string kernel_sha256;
   const std::string* cubin = nullptr;  // borrowed for the call
   LaunchSpec launch;
+  double hopeless_us = 0;  // Screen: slower than this is not worth the whole time budget; 0: nothing is
 };
 
 // The pinned GPU, seen from the daemon. A bad candidate is data (ScreenReply::failure), not a failed call.

@@ -213,6 +213,7 @@ absl::StatusOr<internal::ScreenReply> GpuProcess::Screen(const GpuCandidate& can
     *request.mutable_screen()->mutable_candidate() = ToProto(candidate);
     request.mutable_screen()->set_tolerance(tolerance);
     request.mutable_screen()->set_time_budget_ms(absl::ToDoubleMilliseconds(time_budget));
+    request.mutable_screen()->set_hopeless_us(candidate.hopeless_us);
     std::optional<Loss> loss;
     auto reply = Exchange(std::move(request), options_.run_deadline + 2 * ToChrono(time_budget), &loss);
     if (reply.ok()) return std::move(*reply->mutable_screen());

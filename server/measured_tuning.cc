@@ -1,6 +1,7 @@
 #include "server/measured_tuning.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -173,8 +174,11 @@ absl::Status MeasuredTuning::Screen(PickJob& job, CandidateState& state) {
   } else {
     QGEMM_RETURN_IF_ERROR(Prepare(job));
     const double busy_before = gpu_.busy_seconds();
+    GpuCandidate candidate = ForGpu(job, state);
+    const double fastest_us = FastestUs(job.candidates);
+    if (std::isfinite(fastest_us)) candidate.hopeless_us = fastest_us * (1 + kHopelessBand);
     absl::StatusOr<internal::ScreenReply> reply =
-        gpu_.Screen(ForGpu(job, state), ToleranceFor(job.problem.signature.act), budgets_.screen);
+        gpu_.Screen(candidate, ToleranceFor(job.problem.signature.act), budgets_.screen);
     QGEMM_RETURN_IF_ERROR(Noted(reply.status()));
     busy = gpu_.busy_seconds() - busy_before;
     verdict.set_failure(reply->failure());

@@ -18,7 +18,7 @@ namespace qgemm {
 
 struct TimingBudgets {
   absl::Duration screen = absl::Milliseconds(2);    // GPU time per candidate
-  absl::Duration finals = absl::Milliseconds(200);  // GPU time for all finalists of a job
+  absl::Duration finals = absl::Milliseconds(120);  // GPU time for all finalists of a job
 };
 
 // Verifies and times the candidates of jobs on the GPU. Runs on one thread, the GPU's only user in the

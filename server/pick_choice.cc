@@ -1,6 +1,8 @@
 #include "server/pick_choice.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <tuple>
 
@@ -21,40 +23,47 @@ bool Good(const CandidateState& state) {
          state.verdict->timing().samples() > 0;
 }
 
-double MedianOf(const CandidateState& state) { return state.verdict->timing().median_us(); }
-
 }  // namespace
 
+double ComparedUs(const internal::Timing& timing) {
+  return timing.center_us() > 0 ? timing.center_us() : timing.median_us();
+}
+
+double FastestUs(absl::Span<const CandidateState> candidates) {
+  double fastest = std::numeric_limits<double>::infinity();
+  for (const CandidateState& state : candidates) {
+    if (Good(state)) fastest = std::min(fastest, ComparedUs(state.verdict->timing()));
+  }
+  return fastest;
+}
+
 std::vector<size_t> ChooseFinalists(absl::Span<const CandidateState> candidates, int limit) {
-  std::vector<size_t> good;
+  const double slowest = FastestUs(candidates) * (1 + kFinalistBand);
+  std::vector<size_t> finalists;
   for (size_t i = 0; i < candidates.size(); ++i) {
-    if (Good(candidates[i])) good.push_back(i);
+    if (!Good(candidates[i])) continue;
+    const internal::Timing& timing = candidates[i].verdict->timing();
+    // Few samples of a noisy kernel tell little: what it may be counts.
+    const double error = std::isfinite(timing.error_us()) ? timing.error_us() : 0;
+    if (ComparedUs(timing) - 2 * error <= slowest) finalists.push_back(i);
   }
-  if (good.empty()) return good;
-  double fastest = MedianOf(candidates[good[0]]);
-  for (const size_t i : good) fastest = std::min(fastest, MedianOf(candidates[i]));
-  // The order of medians within the tie band is noise: there the prediction decides who is timed again.
+  // The order of times within the tie band is noise: when there are too many, the prediction decides there.
+  const double tied = FastestUs(candidates) * (1 + kTieBand);
   const auto rank = [&](size_t i) {
-    const CandidateState& state = candidates[i];
-    const bool tie = MedianOf(state) <= fastest * (1 + kTieBand);
-    return std::make_tuple(tie ? 0 : MedianOf(state), state.predicted_us, state.candidate);
+    const double us = ComparedUs(candidates[i].verdict->timing());
+    return std::make_tuple(us <= tied ? 0 : us, candidates[i].predicted_us, candidates[i].candidate);
   };
-  std::sort(good.begin(), good.end(), [&](size_t a, size_t b) { return rank(a) < rank(b); });
-  const double slowest = fastest * (1 + kFinalistBand);
-  size_t count = 1;
-  while (count < good.size() && count < static_cast<size_t>(limit) &&
-         MedianOf(candidates[good[count]]) <= slowest) {
-    ++count;
-  }
-  good.resize(count);
-  return good;
+  std::sort(finalists.begin(), finalists.end(), [&](size_t a, size_t b) { return rank(a) < rank(b); });
+  if (finalists.size() > static_cast<size_t>(limit)) finalists.resize(limit);
+  return finalists;
 }
 
 size_t ChooseMeasured(absl::Span<const CandidateState> candidates, absl::Span<const size_t> of,
                       const Problem& problem, int m_bucket) {
   QGEMM_CHECK(!of.empty());
-  double fastest = MedianOf(candidates[of[0]]);
-  for (const size_t i : of) fastest = std::min(fastest, MedianOf(candidates[i]));
+  const auto us_of = [&](size_t i) { return ComparedUs(candidates[i].verdict->timing()); };
+  double fastest = us_of(of[0]);
+  for (const size_t i : of) fastest = std::min(fastest, us_of(i));
   const auto rank = [&](const CandidateState& state) {
     const int registers = state.kernel->record().info().registers() * state.candidate.config.threads();
     const int smem = MakeLaunchSpec(state.candidate, problem, m_bucket).dynamic_smem_bytes;
@@ -62,7 +71,7 @@ size_t ChooseMeasured(absl::Span<const CandidateState> candidates, absl::Span<co
   };
   size_t best = candidates.size();
   for (const size_t i : of) {
-    if (MedianOf(candidates[i]) > fastest * (1 + kTieBand)) continue;
+    if (us_of(i) > fastest * (1 + kTieBand)) continue;
     if (best == candidates.size() || rank(candidates[i]) < rank(candidates[best])) best = i;
   }
   return best;

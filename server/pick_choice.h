@@ -11,17 +11,25 @@
 
 namespace qgemm {
 
-// Medians closer than this are a tie: their order does not repeat.
+// Times closer than this are a tie: their order does not repeat.
 inline constexpr double kTieBand = 0.003;
-// Candidates slower than the fastest by more than this are no finalists.
-inline constexpr double kFinalistBand = 0.05;
+// Candidates slower than the fastest by more than this are no finalists. Screened times of one tuning are
+// taken up to seconds apart, while clocks move.
+inline constexpr double kFinalistBand = 0.04;
+// Screened candidates this much slower than the fastest get no more than the first few samples.
+inline constexpr double kHopelessBand = 0.12;
 
-// Indices of the candidates to time again: at most `limit`, within kFinalistBand of the fastest, with a good
-// verdict; those that tie with the fastest first, by prediction, then by median. Empty when none has a good
-// verdict.
+// What timings are compared by, microseconds: see Timing.center_us; the median of a record without one.
+double ComparedUs(const internal::Timing& timing);
+// The smallest ComparedUs among good verdicts; infinity when there is none.
+double FastestUs(absl::Span<const CandidateState> candidates);
+
+// Indices of the candidates to race against each other: those with a good verdict that may be within
+// kFinalistBand of the fastest, at most `limit`; those that tie with the fastest first, by prediction, then
+// by time. Empty when none has a good verdict.
 std::vector<size_t> ChooseFinalists(absl::Span<const CandidateState> candidates, int limit);
 
-// The index, among `of`, of the pick: the smallest median; within the tie band the smaller predicted time,
+// The index, among `of`, of the pick: the smallest time; within the tie band the smaller predicted time,
 // then fewer resources (registers of the block, then shared memory), then candidate order, so that two fresh
 // tunings agree. `of` is not empty; its candidates have a good verdict and a ready kernel.
 size_t ChooseMeasured(absl::Span<const CandidateState> candidates, absl::Span<const size_t> of,

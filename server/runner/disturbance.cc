@@ -7,8 +7,10 @@
 namespace qgemm {
 
 std::string NvmlMonitor::Check() {
-  // What NVML cannot tell on this GPU or to this user is no disturbance.
-  if (const auto reasons = nvml_.ClocksReasons(); reasons.ok() && (*reasons & kClocksDisturbing) != 0) {
+  // What NVML cannot tell on this GPU or to this user is no disturbance. Nor is the power cap: a long GEMM
+  // reaches it by itself, in use as much as here; clocks that move meanwhile show in the probe.
+  constexpr uint64_t kReasons = kClocksDisturbing & ~kClocksSwPowerCap;
+  if (const auto reasons = nvml_.ClocksReasons(); reasons.ok() && (*reasons & kReasons) != 0) {
     return absl::StrCat("the GPU's clocks are reduced: ", DescribeClocksReasons(*reasons));
   }
   if (const TimePoint now = clock_->Now(); now >= next_listing_) {

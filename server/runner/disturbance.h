@@ -24,7 +24,7 @@ class NoMonitor : public DisturbanceMonitor {
   std::string Check() override { return ""; }
 };
 
-// Clock slow-downs (power, heat) and compute processes of others, by NVML. A container shows other process
+// Clock slow-downs (heat, hardware) and compute processes of others, by NVML. A container shows other process
 // ids than ours, so "others" are all processes but one. Their list is refreshed every 250 ms at most: it
 // takes a millisecond.
 class NvmlMonitor : public DisturbanceMonitor {

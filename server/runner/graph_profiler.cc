@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,17 +28,19 @@ bool ProbeDrifted(const std::vector<double>& probe_us) {
   return std::fabs(after - before) > kMaxProbeDrift * before;
 }
 
-internal::Timing MakeTiming(const std::vector<double>& us, bool low_confidence) {
+}  // namespace
+
+internal::Timing MakeTiming(const std::vector<double>& us, const Center& center, bool low_confidence) {
   const SampleSummary summary = Summarize(us);
   internal::Timing timing;
   timing.set_median_us(summary.median);
   timing.set_spread_us(summary.spread);
   timing.set_samples(static_cast<int>(us.size()));
   timing.set_low_confidence(low_confidence);
+  timing.set_center_us(center.us);
+  timing.set_error_us(center.error);
   return timing;
 }
-
-}  // namespace
 
 GraphProfiler::GraphProfiler(internal::RunnerHello hello, std::unique_ptr<Device> device,
                              std::unique_ptr<DisturbanceMonitor> monitor, Clock* clock)
@@ -123,18 +126,20 @@ Enqueue GraphProfiler::Launcher(const Ready& ready) {
   };
 }
 
-absl::StatusOr<internal::Timing> GraphProfiler::TimeScreened(const Ready& ready, double budget_ms) {
+absl::StatusOr<internal::Timing> GraphProfiler::TimeScreened(const Ready& ready, double budget_ms,
+                                                             double hopeless_us) {
   const Enqueue flush = [this] { return support_->Flush(); };
   ColdSamples samples;
   std::string disturbance;
   // Once more when something disturbed the first try, unless it is what disturbed the last candidate already.
   for (int attempt = 0; attempt < 2; ++attempt) {
-    QGEMM_ASSIGN_OR_RETURN(samples, SampleCold(*device_, flush, Launcher(ready), budget_ms * 1e3));
+    QGEMM_ASSIGN_OR_RETURN(samples,
+                           SampleCold(*device_, flush, Launcher(ready), budget_ms * 1e3, hopeless_us));
     disturbance = monitor_->Check();
     if (disturbance.empty() || disturbed_) break;
   }
   disturbed_ = !disturbance.empty();
-  return MakeTiming(samples.us, !samples.in_graph || !disturbance.empty());
+  return MakeTiming(samples.us, CenterOf(samples.us), !samples.in_graph || !disturbance.empty());
 }
 
 absl::StatusOr<internal::ScreenReply> GraphProfiler::Screen(const internal::ScreenRequest& request) {
@@ -160,7 +165,10 @@ absl::StatusOr<internal::ScreenReply> GraphProfiler::Screen(const internal::Scre
   reply.set_reason(verdict.reason);
   reply.set_relative_error(verdict.relative_error);
   if (verdict.ok() && request.time_budget_ms() > 0) {
-    QGEMM_ASSIGN_OR_RETURN(*reply.mutable_timing(), TimeScreened(**ready, request.time_budget_ms()));
+    const double hopeless_us =
+        request.hopeless_us() > 0 ? request.hopeless_us() : std::numeric_limits<double>::infinity();
+    QGEMM_ASSIGN_OR_RETURN(*reply.mutable_timing(),
+                           TimeScreened(**ready, request.time_budget_ms(), hopeless_us));
   }
   return reply;
 }
@@ -208,8 +216,9 @@ absl::StatusOr<internal::FinalsReply> GraphProfiler::Finals(const internal::Fina
     disturbed = before || !monitor_->Check().empty() || ProbeDrifted(rounds.probe_us);
     if (!disturbed) break;
   }
-  for (const std::vector<double>& us : rounds.us) {
-    *reply.add_timings() = MakeTiming(us, disturbed || !rounds.in_graph);
+  const std::vector<Center> centers = rounds.Centers();
+  for (size_t i = 0; i < centers.size(); ++i) {
+    *reply.add_timings() = MakeTiming(rounds.us[i], centers[i], disturbed || !rounds.in_graph);
   }
   reply.set_rounds(static_cast<int>(rounds.probe_us.size()));
   return reply;

@@ -17,6 +17,9 @@
 
 namespace qgemm {
 
+// What is told of samples, and of the centre that stands for them.
+internal::Timing MakeTiming(const std::vector<double>& us, const Center& center, bool low_confidence);
+
 // Verifies and times candidates on a device: the profiler of qgemm-time. Everything it does on the GPU goes
 // through Device, so it is tested without one.
 class GraphProfiler : public Profiler {
@@ -51,7 +54,7 @@ class GraphProfiler : public Profiler {
   absl::StatusOr<std::unique_ptr<Ready>> MakeReady(const internal::Candidate& candidate, LaunchSpec spec,
                                                    uint64_t workspace, absl::Status* load_error);
   Enqueue Launcher(const Ready& ready);
-  absl::StatusOr<internal::Timing> TimeScreened(const Ready& ready, double budget_ms);
+  absl::StatusOr<internal::Timing> TimeScreened(const Ready& ready, double budget_ms, double hopeless_us);
 
   const internal::RunnerHello hello_;
   const std::unique_ptr<Device> device_;

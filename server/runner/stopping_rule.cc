@@ -7,7 +7,10 @@
 namespace qgemm {
 namespace {
 
-constexpr double kConfidence = 0.95;
+constexpr double kEventStepUs = 0.032;  // of event times on current GPUs
+constexpr double kSureSlower = 3;       // standard errors
+constexpr double kSureTied = 2;
+constexpr size_t kLeastRounds = 10;
 
 // `sorted` at a fraction of its length, linearly interpolated.
 double Quantile(const std::vector<double>& sorted, double fraction) {
@@ -24,50 +27,62 @@ SampleSummary Summarize(std::vector<double> samples) {
   return {Quantile(samples, 0.5), Quantile(samples, 0.75) - Quantile(samples, 0.25)};
 }
 
-Interval MedianInterval(std::vector<double> samples, double confidence) {
-  const auto n = static_cast<int>(samples.size());
+Center CenterOf(std::vector<double> samples) {
   std::sort(samples.begin(), samples.end());
-  // The median lies outside [x_(k), x_(n-1-k)] (from 0) with probability 2 P(B <= k), B binomial(n, 1/2):
-  // take the largest k that keeps it below 1 - confidence.
-  double tail = 0;
-  double term = std::exp2(-n);  // P(B = k)
-  int inside = -1;
-  for (int k = 0; 2 * k < n - 1; ++k) {
-    tail += term;
-    if (2 * tail > 1 - confidence) break;
-    inside = k;
-    term *= static_cast<double>(n - k) / (k + 1);
+  const size_t n = samples.size();
+  const size_t cut = n / 4;
+  const double kept = static_cast<double>(n - 2 * cut);
+  Center center;
+  for (size_t i = cut; i < n - cut; ++i) center.us += samples[i] / kept;
+  if (n < 4) {
+    center.error = std::numeric_limits<double>::infinity();
+    return center;
   }
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  if (inside < 0) return {-kInfinity, kInfinity};
-  return {samples[inside], samples[n - 1 - inside]};
+  // The outer quarters count as the innermost of them.
+  double mean = 0;
+  for (size_t i = 0; i < n; ++i) mean += std::clamp(samples[i], samples[cut], samples[n - 1 - cut]);
+  mean /= static_cast<double>(n);
+  double squares = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const double deviation = std::clamp(samples[i], samples[cut], samples[n - 1 - cut]) - mean;
+    squares += deviation * deviation;
+  }
+  const auto count = static_cast<double>(n);
+  const double winsorized = std::sqrt(squares / (count - 1)) * count / kept / std::sqrt(count);
+  center.error = std::hypot(winsorized, kEventStepUs / std::sqrt(12 * count));
+  return center;
 }
 
-bool OrderIsClear(absl::Span<const std::vector<double>> samples, double tie_band) {
-  if (samples.size() < 2) return true;
-  size_t best = 0;
-  double best_median = std::numeric_limits<double>::infinity();
+std::vector<Standing> CompareToFastest(absl::Span<const std::vector<double>> samples, double tie_band) {
+  std::vector<Standing> standings(samples.size(), Standing::kOpen);
+  if (samples.empty() || samples[0].size() < kLeastRounds) return standings;
+  size_t fastest = 0;
+  double least = std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < samples.size(); ++i) {
-    if (samples[i].empty()) return false;
-    const double median = Summarize(samples[i]).median;
-    if (median < best_median) {
-      best_median = median;
-      best = i;
+    const double us = CenterOf(samples[i]).us;
+    if (us < least) {
+      least = us;
+      fastest = i;
     }
   }
-  const double band = tie_band * best_median;
+  const double band = tie_band * least;
   for (size_t i = 0; i < samples.size(); ++i) {
-    if (i == best) continue;
-    std::vector<double> differences;
-    for (size_t round = 0; round < samples[i].size(); ++round) {
-      differences.push_back(samples[i][round] - samples[best][round]);
+    if (i == fastest) {
+      standings[i] = Standing::kTied;
+      continue;
     }
-    const Interval interval = MedianInterval(std::move(differences), kConfidence);
-    const bool slower = interval.low > band;
-    const bool tied = interval.low >= -band && interval.high <= band;
-    if (!slower && !tied) return false;
+    std::vector<double> differences(samples[i].size());
+    for (size_t round = 0; round < differences.size(); ++round) {
+      differences[round] = samples[i][round] - samples[fastest][round];
+    }
+    const Center difference = CenterOf(std::move(differences));
+    if (difference.us - kSureSlower * difference.error > band) {
+      standings[i] = Standing::kSlower;
+    } else if (std::fabs(difference.us) + kSureTied * difference.error <= band) {
+      standings[i] = Standing::kTied;
+    }
   }
-  return true;
+  return standings;
 }
 
 }  // namespace qgemm

@@ -15,21 +15,28 @@ struct SampleSummary {
 // `samples` must not be empty. Quartiles by linear interpolation.
 SampleSummary Summarize(std::vector<double> samples);
 
-// A distribution-free confidence interval of the median: the order statistics between which it lies with at
-// least `confidence` probability (binomial; Conover, Practical Nonparametric Statistics, 3.2). Wide open
-// (-inf, inf) when there are too few samples for that confidence.
-struct Interval {
-  double low = 0;
-  double high = 0;
+// Where the samples lie, finer than by their median (event times come in steps of 32 ns): the mean of their
+// middle half, and its standard error from the winsorized variance (Yuen, Biometrika 61, 1974).
+struct Center {
+  double us = 0;
+  double error = 0;
 };
-Interval MedianInterval(std::vector<double> samples, double confidence);
+// `samples` must not be empty. The error is never below what the event clock's steps leave open; it is
+// infinite for fewer than four samples.
+Center CenterOf(std::vector<double> samples);
 
-// Whether more rounds would not change which candidate is fastest, or whether they tie: for every candidate
-// but the one with the smallest median, the paired differences to it have a median that lies, with 95 %
-// confidence, wholly above or wholly within `tie_band` (0.003 = 0.3 % of the smallest median).
-// samples[candidate][round], all of the same length; pairs of one round were taken within milliseconds, so
-// that drift cancels.
-bool OrderIsClear(absl::Span<const std::vector<double>> samples, double tie_band);
+// How a candidate of a race stands against the fastest one.
+enum class Standing {
+  kOpen,    // more rounds are needed
+  kTied,    // within the tie band of the fastest, with 95 % confidence; also the fastest itself
+  kSlower,  // slower by more than the tie band, beyond three standard errors: more rounds will not change it
+};
+
+// Compares candidates by the paired differences of their rounds to the fastest one's (smallest centre):
+// samples[candidate][round], all of the same length. Samples of one round were taken within milliseconds, so
+// drift that candidates share cancels. `tie_band` is a fraction of the fastest centre: 0.003 = 0.3 %. All
+// open while there are fewer than 10 rounds.
+std::vector<Standing> CompareToFastest(absl::Span<const std::vector<double>> samples, double tie_band);
 
 }  // namespace qgemm
 

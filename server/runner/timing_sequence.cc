@@ -50,66 +50,169 @@ absl::StatusOr<std::unique_ptr<DeviceGraph>> TryCapture(Device& device, const En
 }  // namespace
 
 absl::StatusOr<ColdSamples> SampleCold(Device& device, const Enqueue& flush, const Enqueue& kernel,
-                                       double budget_us) {
+                                       double budget_us, double hopeless_us) {
   // The first estimate; its flush is timed as well, as sample 1.
   QGEMM_RETURN_IF_ERROR(Timed(device, 1, flush));
   QGEMM_RETURN_IF_ERROR(Timed(device, 0, kernel));
   QGEMM_RETURN_IF_ERROR(device.Synchronize());
   QGEMM_ASSIGN_OR_RETURN(const double kernel_us, TimeOf(device, 0));
   QGEMM_ASSIGN_OR_RETURN(const double flush_us, TimeOf(device, 1));
-  const int samples = static_cast<int>(std::clamp(budget_us / (kernel_us + flush_us + kGapsUs),
-                                                  double{kMinScreenSamples}, double{kMaxScreenSamples}));
+  const int wanted = static_cast<int>(std::clamp(budget_us / (kernel_us + flush_us + kGapsUs),
+                                                 double{kMinScreenSamples}, double{kMaxScreenSamples}));
+  const int batches = (wanted + kScreenBatch - 1) / kScreenBatch;
+  const int batch = (wanted + batches - 1) / batches;
 
   const Enqueue sequence = [&]() -> absl::Status {
-    for (int i = 0; i < samples; ++i) {
+    for (int i = 0; i < batch; ++i) {
       QGEMM_RETURN_IF_ERROR(flush());
       QGEMM_RETURN_IF_ERROR(Timed(device, i, kernel));
     }
     return absl::OkStatus();
   };
   QGEMM_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceGraph> graph, TryCapture(device, sequence));
-  QGEMM_RETURN_IF_ERROR(RunOnce(device, graph.get(), sequence));
   ColdSamples result;
   result.in_graph = graph != nullptr;
-  for (int i = 0; i < samples; ++i) {
-    QGEMM_ASSIGN_OR_RETURN(const double us, TimeOf(device, i));
-    result.us.push_back(us);
+  for (int done = 0; done < batches; ++done) {
+    QGEMM_RETURN_IF_ERROR(RunOnce(device, graph.get(), sequence));
+    for (int i = 0; i < batch; ++i) {
+      QGEMM_ASSIGN_OR_RETURN(const double us, TimeOf(device, i));
+      result.us.push_back(us);
+    }
+    const auto above =
+        std::count_if(result.us.begin(), result.us.end(), [&](double us) { return us > hopeless_us; });
+    if (4 * above >= 3 * static_cast<int64_t>(result.us.size())) break;
   }
   return result;
 }
 
+std::vector<Center> Rounds::Centers() const {
+  std::vector<Center> centers;
+  size_t longest = 0;
+  for (const std::vector<double>& one : us) longest = std::max(longest, one.size());
+  size_t fastest = us.size();
+  for (size_t i = 0; i < us.size(); ++i) {
+    centers.push_back(CenterOf(us[i]));
+    // Those that left are slower than one that stayed, whatever their own rounds say.
+    if (us[i].size() == longest && (fastest == us.size() || centers[i].us < centers[fastest].us)) fastest = i;
+  }
+  for (size_t i = 0; i < us.size(); ++i) {
+    if (i == fastest) continue;
+    std::vector<double> differences(us[i].size());
+    for (size_t round = 0; round < differences.size(); ++round) {
+      differences[round] = us[i][round] - us[fastest][round];
+    }
+    const Center difference = CenterOf(std::move(differences));
+    centers[i] = {centers[fastest].us + difference.us, difference.error};
+  }
+  return centers;
+}
+
+namespace {
+
+// The kernels of a race and the graphs that launch them. Slot s of kernel i records into events of its own,
+// so that several rounds are put on the stream before the first is read.
+class Race {
+ public:
+  Race(Device& device, const Enqueue& flush, absl::Span<const Enqueue> kernels, const Enqueue& probe)
+      : device_(device), flush_(flush), kernels_(kernels), probe_(probe), racing_(kernels.size(), true) {
+    rounds_.us.resize(kernels.size());
+  }
+
+  // The warm-up round, launched one by one: everything is loaded before it is captured. Then the graphs.
+  absl::Status Start() {
+    for (int i = 0; i <= probe_index(); ++i) QGEMM_RETURN_IF_ERROR(Sequence(i, 0)());
+    QGEMM_RETURN_IF_ERROR(device_.Synchronize());
+    for (int slot = 0; slot < kRoundsPerBatch; ++slot) {
+      for (int i = 0; i <= probe_index(); ++i) {
+        QGEMM_ASSIGN_OR_RETURN(std::unique_ptr<DeviceGraph> graph, TryCapture(device_, Sequence(i, slot)));
+        if (graph == nullptr) {
+          graphs_.clear();
+          rounds_.in_graph = false;
+          return absl::OkStatus();
+        }
+        graphs_.push_back(std::move(graph));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status RunBatch() {
+    for (int slot = 0; slot < kRoundsPerBatch; ++slot) {
+      for (int i = 0; i <= probe_index(); ++i) {
+        if (i < probe_index() && !racing_[i]) continue;
+        QGEMM_RETURN_IF_ERROR(rounds_.in_graph ? device_.LaunchGraph(*graphs_[slot * (probe_index() + 1) + i])
+                                               : Sequence(i, slot)());
+      }
+    }
+    QGEMM_RETURN_IF_ERROR(device_.Synchronize());
+    for (int slot = 0; slot < kRoundsPerBatch; ++slot) {
+      for (int i = 0; i <= probe_index(); ++i) {
+        if (i < probe_index() && !racing_[i]) continue;
+        QGEMM_ASSIGN_OR_RETURN(const double us, TimeOf(device_, EventIndex(i, slot)));
+        (i < probe_index() ? rounds_.us[i] : rounds_.probe_us).push_back(us);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Lets those go that are surely slower. True when nothing is open any more.
+  bool Decide(double tie_band) {
+    std::vector<std::vector<double>> racing_us;
+    std::vector<size_t> racing;
+    for (size_t i = 0; i < racing_.size(); ++i) {
+      if (!racing_[i]) continue;
+      racing.push_back(i);
+      racing_us.push_back(rounds_.us[i]);
+    }
+    const std::vector<Standing> standings = CompareToFastest(racing_us, tie_band);
+    bool decided = true;
+    for (size_t i = 0; i < racing.size(); ++i) {
+      if (standings[i] == Standing::kSlower) racing_[racing[i]] = false;
+      if (standings[i] == Standing::kOpen) decided = false;
+    }
+    return decided || standings.size() < 2;
+  }
+
+  bool AnyShort() const {
+    return std::any_of(rounds_.us.begin(), rounds_.us.end(),
+                       [](const std::vector<double>& us) { return us.front() < kShortKernelUs; });
+  }
+  int rounds() const { return static_cast<int>(rounds_.probe_us.size()); }
+  Rounds Take() { return std::move(rounds_); }
+
+ private:
+  int probe_index() const { return static_cast<int>(kernels_.size()); }
+  int EventIndex(int i, int slot) const { return slot * (probe_index() + 1) + i; }
+  Enqueue Sequence(int i, int slot) {
+    return [this, i, slot]() -> absl::Status {
+      if (i == probe_index()) return Timed(device_, EventIndex(i, slot), probe_);
+      QGEMM_RETURN_IF_ERROR(flush_());
+      return Timed(device_, EventIndex(i, slot), kernels_[i]);
+    };
+  }
+
+  Device& device_;
+  const Enqueue& flush_;
+  const absl::Span<const Enqueue> kernels_;
+  const Enqueue& probe_;
+  std::vector<std::unique_ptr<DeviceGraph>> graphs_;  // [slot][kernel, then the probe]
+  std::vector<bool> racing_;
+  Rounds rounds_;
+};
+
+}  // namespace
+
 absl::StatusOr<Rounds> RunRounds(Device& device, const Enqueue& flush, absl::Span<const Enqueue> kernels,
                                  const Enqueue& probe, const RoundsOptions& options, Clock& clock) {
-  const int count = static_cast<int>(kernels.size());
-  const Enqueue sequence = [&]() -> absl::Status {
-    for (int i = 0; i < count; ++i) {
-      QGEMM_RETURN_IF_ERROR(flush());
-      QGEMM_RETURN_IF_ERROR(Timed(device, i, kernels[i]));
-    }
-    return Timed(device, count, probe);
-  };
   const TimePoint deadline = clock.Now() + options.budget;
-  // The warm-up round, launched one by one: everything is loaded before it is captured.
-  QGEMM_RETURN_IF_ERROR(RunOnce(device, nullptr, sequence));
-  QGEMM_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceGraph> graph, TryCapture(device, sequence));
-
-  Rounds rounds;
-  rounds.in_graph = graph != nullptr;
-  rounds.us.resize(count);
-  int min_rounds = kMinRounds;
-  for (int round = 1; round <= kMaxRounds; ++round) {
-    QGEMM_RETURN_IF_ERROR(RunOnce(device, graph.get(), sequence));
-    for (int i = 0; i < count; ++i) {
-      QGEMM_ASSIGN_OR_RETURN(const double us, TimeOf(device, i));
-      rounds.us[i].push_back(us);
-      if (us < kShortKernelUs) min_rounds = kMinRoundsShort;
-    }
-    QGEMM_ASSIGN_OR_RETURN(const double probe_us, TimeOf(device, count));
-    rounds.probe_us.push_back(probe_us);
-    if (round < min_rounds) continue;
-    if (clock.Now() >= deadline || OrderIsClear(rounds.us, options.tie_band)) break;
+  Race race(device, flush, kernels, probe);
+  QGEMM_RETURN_IF_ERROR(race.Start());
+  while (race.rounds() < kMaxRounds) {
+    QGEMM_RETURN_IF_ERROR(race.RunBatch());
+    if (race.rounds() < (race.AnyShort() ? kMinRoundsShort : kMinRounds)) continue;
+    if (race.Decide(options.tie_band) || clock.Now() >= deadline) break;
   }
-  return rounds;
+  return race.Take();
 }
 
 }  // namespace qgemm

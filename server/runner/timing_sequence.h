@@ -2,6 +2,7 @@
 #define QGEMM_SERVER_RUNNER_TIMING_SEQUENCE_H_
 
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -9,6 +10,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "server/runner/device.h"
+#include "server/runner/stopping_rule.h"
 
 namespace qgemm {
 
@@ -26,30 +28,41 @@ struct ColdSamples {
 };
 
 // One kernel: times it once without a graph (which also loads everything it needs), then takes as many
-// samples as fit `budget_us` of device time, kMinScreenSamples at least and kMaxScreenSamples at most, in one
-// graph. Falls back to launches without a graph when the graph cannot be made. Aborted: the context is lost.
+// samples as fit `budget_us` of device time, kMinScreenSamples at least and kMaxScreenSamples at most, by one
+// graph of at most kScreenBatch samples that is launched as often as needed: instantiating a graph costs the
+// GPU's idle time. Stops after a batch when three quarters of the samples are above `hopeless_us`; then the
+// kernel is not worth more of them. Falls back to launches without a graph when the graph cannot be made.
+// Aborted: the context is lost.
 inline constexpr int kMinScreenSamples = 5;
+inline constexpr int kScreenBatch = 10;
 inline constexpr int kMaxScreenSamples = 50;
-[[nodiscard]] absl::StatusOr<ColdSamples> SampleCold(Device& device, const Enqueue& flush,
-                                                     const Enqueue& kernel, double budget_us);
+[[nodiscard]] absl::StatusOr<ColdSamples> SampleCold(
+    Device& device, const Enqueue& flush, const Enqueue& kernel, double budget_us,
+    double hopeless_us = std::numeric_limits<double>::infinity());
 
 struct RoundsOptions {
   Duration budget{};  // wall time; the least number of rounds is taken in any case
   double tie_band = 0.003;
 };
 struct Rounds {
-  std::vector<std::vector<double>> us;  // [kernel][round]
+  std::vector<std::vector<double>> us;  // [kernel][round]; shorter for kernels that left the race
   std::vector<double> probe_us;         // [round]
   bool in_graph = true;
+
+  // Every kernel's time, comparable although some left early: the fastest one's centre (CenterOf) plus the
+  // centre of the paired differences to it over the rounds that both ran.
+  std::vector<Center> Centers() const;
 };
 
-// Interleaved rounds A B C, A B C, ... of several kernels and of a probe at the end of each round; one graph
-// holds a round. Stops when the order is clear (stopping_rule.h) or the budget is spent: after kMinRounds at
-// the earliest (kMinRoundsShort when a kernel takes less than 10 us) and kMaxRounds at the latest. The first
-// round is not counted.
-inline constexpr int kMinRounds = 10;
+// A race in interleaved rounds A B C, A B C, ..., each of them followed by a probe of the clocks. A kernel
+// leaves the race once it is surely slower than the fastest by more than the tie band (stopping_rule.h). Ends
+// when every other one surely ties with the fastest, or the budget is spent: after kMinRounds at the earliest
+// (kMinRoundsShort when a kernel takes less than 10 us) and kMaxRounds at the latest. Each kernel has small
+// graphs of its own, so that none is made anew when another leaves. The first round is not counted.
+inline constexpr int kRoundsPerBatch = 4;  // between two looks at the times
+inline constexpr int kMinRounds = 12;
 inline constexpr int kMinRoundsShort = 20;
-inline constexpr int kMaxRounds = 200;
+inline constexpr int kMaxRounds = 600;
 [[nodiscard]] absl::StatusOr<Rounds> RunRounds(Device& device, const Enqueue& flush,
                                                absl::Span<const Enqueue> kernels, const Enqueue& probe,
                                                const RoundsOptions& options, Clock& clock);

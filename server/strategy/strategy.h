@@ -24,7 +24,7 @@ struct Plan {
   // How many distinct configs of `candidates` are compiled at once. More are compiled only when none of them
   // can be used. 0: all.
   int configs_at_once = 0;
-  int finalists = 4;
+  int finalists = 16;  // at most so many race against each other
 };
 
 // How much of a problem's space an effort looks at. Stateless and thread-safe; plans are pure functions of

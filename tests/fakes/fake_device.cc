@@ -257,6 +257,7 @@ absl::Status FakeDevice::LaunchGraph(const DeviceGraph& graph) {
 
 absl::Status FakeDevice::BeginCapture() {
   QGEMM_RETURN_IF_ERROR(Enter());
+  QGEMM_RETURN_IF_ERROR(capture_status_);
   captured_.clear();
   capturing_ = true;
   return absl::OkStatus();

@@ -36,6 +36,8 @@ class FakeDevice : public Device {
     fail_with_ = std::move(status);
   }
   void FailNever() { fail_at_ = -1; }
+  // From now on no graph can be made.
+  void FailEveryCapture(absl::Status status) { capture_status_ = std::move(status); }
   int calls() const { return calls_; }
   // What ran on the stream: "entry", "record 3", "set", "copy", and "graph" before a graph's contents.
   std::vector<std::string> log;
@@ -90,6 +92,7 @@ class FakeDevice : public Device {
   int calls_ = 0;
   int fail_at_ = -1;
   absl::Status fail_with_;
+  absl::Status capture_status_;
 };
 
 }  // namespace qgemm

@@ -87,10 +87,29 @@ TEST_F(PickChoiceTest, EqualPredictionsAreOrderedTheSameWayInAnyOrderOfArrival) 
 TEST_F(PickChoiceTest, FinalistsAreFewAndWithinTheirBand) {
   Add(10.6, 1.0);
   Add(10.0, 2.0);
-  Add(10.4, 3.0);
+  Add(10.35, 3.0);
   Add(10.2, 4.0);
   EXPECT_THAT(ChooseFinalists(states_, 4), ElementsAre(1, 3, 2));
   EXPECT_THAT(ChooseFinalists(states_, 2), ElementsAre(1, 3));
+}
+
+TEST_F(PickChoiceTest, ANoisyCandidateThatMayBeFastIsAFinalist) {
+  Add(10.0, 1.0);
+  Add(10.6, 2.0);
+  Add(10.6, 3.0);
+  states_[1].verdict->mutable_timing()->set_error_us(0.2);
+  EXPECT_THAT(ChooseFinalists(states_, 4), ElementsAre(0, 1));
+}
+
+// Two medians one step of the event clock apart, in the other order than what lies between the steps.
+TEST_F(PickChoiceTest, TimesAreComparedByTheirCentres) {
+  Add(5.024, 1.0);
+  Add(5.056, 9.0);
+  states_[0].verdict->mutable_timing()->set_center_us(5.052);
+  states_[1].verdict->mutable_timing()->set_center_us(5.03);
+  EXPECT_EQ(Choose(), 1u);
+  EXPECT_THAT(ChooseFinalists(states_, 1), ElementsAre(1));
+  EXPECT_DOUBLE_EQ(FastestUs(states_), 5.03);
 }
 
 TEST_F(PickChoiceTest, FailedCandidatesAreNoFinalists) {

@@ -351,9 +351,30 @@ TEST_F(GraphProfilerTest, FinalsTimeEachFinalistInOrder) {
   ASSERT_EQ(reply->timings_size(), 2);
   EXPECT_DOUBLE_EQ(reply->timings(0).median_us(), 25);
   EXPECT_DOUBLE_EQ(reply->timings(1).median_us(), 15);
+  EXPECT_DOUBLE_EQ(reply->timings(0).center_us(), 25);
+  EXPECT_DOUBLE_EQ(reply->timings(1).center_us(), 15);
   EXPECT_EQ(reply->rounds(), kMinRounds);
   EXPECT_EQ(reply->timings(0).samples(), kMinRounds);
   EXPECT_FALSE(reply->timings(0).low_confidence());
+}
+
+// Capture fails, so the times come from events around single launches: used, and marked.
+TEST_F(GraphProfilerTest, FailedCapturesGiveEventTimingsOfLowConfidence) {
+  device_->FailEveryCapture(absl::FailedPreconditionError("capture is not supported"));
+  const auto screened = Screen(Named("good"));
+  ASSERT_TRUE(screened.ok()) << screened.status();
+  EXPECT_EQ(screened->failure(), internal::CANDIDATE_FAILURE_NONE) << screened->reason();
+  EXPECT_DOUBLE_EQ(screened->timing().median_us(), 15);
+  EXPECT_TRUE(screened->timing().low_confidence());
+
+  Define("slow", WriteOnes, [] { return 25.0; });
+  internal::FinalsRequest request;
+  *request.add_candidates() = Named("slow");
+  *request.add_candidates() = Named("good");
+  const auto raced = profiler_->Finals(request);
+  ASSERT_TRUE(raced.ok()) << raced.status();
+  EXPECT_DOUBLE_EQ(raced->timings(1).median_us(), 15);
+  for (const internal::Timing& timing : raced->timings()) EXPECT_TRUE(timing.low_confidence());
 }
 
 TEST_F(GraphProfilerTest, FinalistsDoNotShareAWorkspace) {

@@ -1,13 +1,18 @@
 #include "server/runner/stopping_rule.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
-#include <limits>
 #include <random>
 
 namespace qgemm {
 namespace {
+
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
 
 std::vector<double> Noisy(double centre, double sigma, int count, int seed) {
   std::mt19937 random(seed);
@@ -26,57 +31,78 @@ TEST(Summarize, GivesMedianAndInterquartileRange) {
   EXPECT_DOUBLE_EQ(Summarize({7}).spread, 0);
 }
 
-TEST(MedianInterval, IsOpenForTooFewSamples) {
-  // Five samples exclude the median with probability 2 / 32 > 5 %.
-  const Interval five = MedianInterval({1, 2, 3, 4, 5}, 0.95);
-  EXPECT_TRUE(std::isinf(five.low) && std::isinf(five.high));
-  const Interval six = MedianInterval({1, 2, 3, 4, 5, 6}, 0.95);
-  EXPECT_DOUBLE_EQ(six.low, 1);
-  EXPECT_DOUBLE_EQ(six.high, 6);
+TEST(CenterOf, IsTheMeanOfTheMiddleHalf) {
+  EXPECT_DOUBLE_EQ(CenterOf({1, 4, 2, 100, 3, 5, 0, 7}).us, (2 + 3 + 4 + 5) / 4.0);
+  EXPECT_DOUBLE_EQ(CenterOf({3, 5}).us, 4);
+  EXPECT_TRUE(std::isinf(CenterOf({3, 5, 4}).error));
 }
 
-TEST(MedianInterval, TakesTheTabulatedOrderStatistics) {
-  // n = 20 at 95 %: the 6th and the 15th.
-  std::vector<double> samples;
-  for (int i = 1; i <= 20; ++i) samples.push_back(i);
-  const Interval interval = MedianInterval(samples, 0.95);
-  EXPECT_DOUBLE_EQ(interval.low, 6);
-  EXPECT_DOUBLE_EQ(interval.high, 15);
+TEST(CenterOf, SeesBetweenTheStepsOfTheEventClock) {
+  // 10.010 us by a clock of 0.032 us steps: two thirds 10.016, the rest 9.984 (and one outlier).
+  std::vector<double> samples(200, 10.016);
+  std::fill(samples.begin(), samples.begin() + 40, 9.984);
+  std::fill(samples.begin() + 190, samples.end(), 14.0);
+  const Center center = CenterOf(samples);
+  EXPECT_NEAR(center.us, 10.016, 0.016);
+  EXPECT_LT(center.us, 10.017);
+  EXPECT_GT(center.error, 0);
 }
 
-TEST(MedianInterval, CoversTheMedianAsOftenAsItSays) {
-  int covered = 0;
-  for (int seed = 0; seed < 1000; ++seed) {
-    const Interval interval = MedianInterval(Noisy(10, 1, 15, seed), 0.95);
-    if (interval.low <= 10 && 10 <= interval.high) ++covered;
+TEST(CenterOf, ItsErrorIsWhatRepetitionsShow) {
+  double sum = 0;
+  double squares = 0;
+  double error = 0;
+  constexpr int kRepetitions = 500;
+  for (int seed = 0; seed < kRepetitions; ++seed) {
+    const Center center = CenterOf(Noisy(10, 1, 40, seed));
+    sum += center.us;
+    squares += center.us * center.us;
+    error += center.error / kRepetitions;
   }
-  EXPECT_GE(covered, 935);
+  const double mean = sum / kRepetitions;
+  EXPECT_NEAR(std::sqrt(squares / kRepetitions - mean * mean), error, 0.1 * error);
 }
 
-TEST(OrderIsClear, ForASingleCandidate) { EXPECT_TRUE(OrderIsClear({std::vector<double>{1, 2}}, 0.003)); }
+using Samples = std::vector<std::vector<double>>;
 
-TEST(OrderIsClear, WhenOneIsFasterBeyondTheBand) {
-  EXPECT_TRUE(OrderIsClear({Noisy(10.0, 0.05, 20, 1), Noisy(10.5, 0.05, 20, 2)}, 0.003));
+TEST(CompareToFastest, TellsTheSlowerOneFromTheFaster) {
+  EXPECT_THAT(CompareToFastest(Samples{Noisy(10.5, 0.05, 20, 1), Noisy(10.0, 0.05, 20, 2)}, 0.003),
+              ElementsAre(Standing::kSlower, Standing::kTied));
 }
 
-TEST(OrderIsClear, WhenTwoTieWithinTheBand) {
-  EXPECT_TRUE(OrderIsClear({Noisy(10.0, 0.003, 20, 1), Noisy(10.001, 0.003, 20, 2)}, 0.003));
+TEST(CompareToFastest, TwoWithinTheBandTie) {
+  EXPECT_THAT(CompareToFastest(Samples{Noisy(10.0, 0.01, 20, 1), Noisy(10.001, 0.01, 20, 2)}, 0.003),
+              ElementsAre(Standing::kTied, Standing::kTied));
 }
 
-TEST(OrderIsClear, NotWhileTheNoiseIsLargerThanTheBand) {
-  EXPECT_FALSE(OrderIsClear({Noisy(10.0, 0.3, 20, 1), Noisy(10.02, 0.3, 20, 2)}, 0.003));
+TEST(CompareToFastest, IsOpenWhileTheNoiseIsLargerThanTheBand) {
+  EXPECT_THAT(CompareToFastest(Samples{Noisy(10.0, 0.3, 20, 1), Noisy(10.02, 0.3, 20, 2)}, 0.003),
+              Contains(Standing::kOpen));
 }
 
-TEST(OrderIsClear, NotOnTooFewRounds) { EXPECT_FALSE(OrderIsClear({{10, 10, 10}, {20, 20, 20}}, 0.003)); }
+TEST(CompareToFastest, IsOpenOnTooFewRounds) {
+  EXPECT_THAT(CompareToFastest(Samples{{10, 10, 10}, {20, 20, 20}}, 0.003), Each(Standing::kOpen));
+  EXPECT_TRUE(CompareToFastest(Samples{}, 0.003).empty());
+}
 
-TEST(OrderIsClear, PairsCancelDriftThatBothShare) {
+TEST(CompareToFastest, ASlowerOneIsHardlyEverTheFaster) {
+  int wrong = 0;
+  for (int seed = 0; seed < 1000; ++seed) {
+    const std::vector<Standing> standings =
+        CompareToFastest(Samples{Noisy(10, 0.2, 24, 2 * seed), Noisy(10, 0.2, 24, 2 * seed + 1)}, 0.003);
+    if (standings[0] == Standing::kSlower || standings[1] == Standing::kSlower) ++wrong;
+  }
+  EXPECT_LE(wrong, 10);
+}
+
+TEST(CompareToFastest, PairsCancelDriftThatBothShare) {
   std::vector<double> a, b;
   for (int i = 0; i < 20; ++i) {
     const double drift = i * 0.2;  // far more than the difference
     a.push_back(10 + drift);
     b.push_back(10.2 + drift);
   }
-  EXPECT_TRUE(OrderIsClear({a, b}, 0.003));
+  EXPECT_THAT(CompareToFastest(Samples{a, b}, 0.003), ElementsAre(Standing::kTied, Standing::kSlower));
 }
 
 }  // namespace

@@ -98,15 +98,22 @@ TEST_F(TimingSequenceTest, ALostContextIsReportedAtEveryStep) {
   }
 }
 
+TEST_F(TimingSequenceTest, AHopelessKernelGetsOneBatchOfSamples) {
+  EXPECT_EQ(SampleCold(device_, Put("flush"), Put("a"), 2000, /*hopeless_us=*/14)->us.size(), kScreenBatch);
+  EXPECT_EQ(SampleCold(device_, Put("flush"), Put("a"), 2000, /*hopeless_us=*/15.1)->us.size(), 40);
+}
+
 TEST_F(TimingSequenceTest, RoundsInterleaveTheKernelsAndEndWithTheProbe) {
   const std::vector<Enqueue> kernels = {Put("a"), Put("b")};
   const auto rounds = RunRounds(device_, Put("flush"), kernels, Put("probe"), {}, clock_);
   ASSERT_TRUE(rounds.ok()) << rounds.status();
   const auto graph = std::find(device_.log.begin(), device_.log.end(), "graph");
   ASSERT_NE(graph, device_.log.end());
-  EXPECT_THAT(std::vector<std::string>(graph, graph + 12),
-              ElementsAre("graph", "flush", "record 0", "a", "record 1", "flush", "record 2", "b", "record 3",
-                          "record 4", "probe", "record 5"));
+  EXPECT_THAT(std::vector<std::string>(graph, graph + 19),
+              ElementsAre("graph", "flush", "record 0", "a", "record 1",  //
+                          "graph", "flush", "record 2", "b", "record 3",  //
+                          "graph", "record 4", "probe", "record 5",       //
+                          "graph", "flush", "record 6", "a", "record 7"));
   EXPECT_THAT(rounds->us[0], Each(15.0));
   EXPECT_THAT(rounds->us[1], Each(20.0));
   EXPECT_THAT(rounds->probe_us, Each(9.0));
@@ -115,12 +122,45 @@ TEST_F(TimingSequenceTest, RoundsInterleaveTheKernelsAndEndWithTheProbe) {
 TEST_F(TimingSequenceTest, RoundsStopWhenTheOrderIsClear) {
   RoundsOptions options;
   options.budget = std::chrono::hours(1);
+  options.tie_band = 0.01;
   const std::vector<Enqueue> kernels = {Put("a"), Put("b")};
   EXPECT_EQ(RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_)->probe_us.size(),
             kMinRounds);
   a_us_ = 7;  // a short kernel gets more
   EXPECT_EQ(RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_)->probe_us.size(),
             kMinRoundsShort);
+}
+
+// b leaves after the first rounds; a and c go on, as their noise hides which is faster.
+TEST_F(TimingSequenceTest, ASlowerKernelLeavesTheRace) {
+  int launches = 0;
+  const auto noisy = [&launches] { return ++launches % 4 < 2 ? 15.0 : 17.0; };
+  device_.Define("a", "", Nothing(), noisy);
+  device_.Define("c", "", Nothing(), noisy);
+  b_us_ = 40;
+  const auto module = device_.Load("c").value();
+  kernels_["c"] = module->Find("c", 0).value();
+  RoundsOptions options;
+  options.budget = std::chrono::hours(1);
+  const std::vector<Enqueue> kernels = {Put("a"), Put("b"), Put("c")};
+  const auto rounds = RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_);
+  ASSERT_TRUE(rounds.ok()) << rounds.status();
+  EXPECT_EQ(rounds->us[0].size(), kMaxRounds);
+  EXPECT_EQ(rounds->us[1].size(), kMinRounds);
+  EXPECT_EQ(rounds->us[2].size(), kMaxRounds);
+  const std::vector<Center> centers = rounds->Centers();
+  EXPECT_NEAR(centers[1].us, 40, 0.5);
+  EXPECT_GT(centers[1].us, std::max(centers[0].us, centers[2].us));
+}
+
+// The clock slows down after b left: b's time must not look better for it.
+TEST(Rounds, TimesOfKernelsThatLeftAreFreeOfLaterDrift) {
+  Rounds rounds;
+  rounds.us = {std::vector<double>(12, 10.0), std::vector<double>(12, 10.5)};
+  rounds.us[0].insert(rounds.us[0].end(), 36, 11.0);
+  const std::vector<Center> centers = rounds.Centers();
+  EXPECT_NEAR(centers[0].us, 11.0, 0.1);
+  EXPECT_NEAR(centers[1].us - centers[0].us, 0.5, 1e-9);
 }
 
 TEST_F(TimingSequenceTest, RoundsGoOnWhileTheOrderIsOpenUntilTheBudgetIsSpent) {
@@ -141,7 +181,8 @@ TEST_F(TimingSequenceTest, RoundsGoOnWhileTheOrderIsOpenUntilTheBudgetIsSpent) {
   const std::vector<Enqueue> kernels = {Put("a"), Put("b")};
   const auto rounds = RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_);
   ASSERT_TRUE(rounds.ok());
-  EXPECT_EQ(rounds->probe_us.size(), 30);  // the warm-up round took the first millisecond
+  // The warm-up round took the first millisecond; whole batches follow until the time is over.
+  EXPECT_EQ(rounds->probe_us.size(), 32);
   options.budget = std::chrono::hours(1);
   EXPECT_EQ(RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_)->probe_us.size(),
             kMaxRounds);
@@ -149,9 +190,11 @@ TEST_F(TimingSequenceTest, RoundsGoOnWhileTheOrderIsOpenUntilTheBudgetIsSpent) {
 
 TEST_F(TimingSequenceTest, RoundsGoOnWithoutAGraphWhenNoneCanBeMade) {
   const std::vector<Enqueue> kernels = {Put("a"), Put("b")};
+  RoundsOptions options;
+  options.tie_band = 0.01;
   // The warm-up round: 2 x (flush, record, kernel, record), record, probe, record, synchronise.
   device_.FailAt(12, absl::FailedPreconditionError("capture is not supported"));
-  const auto rounds = RunRounds(device_, Put("flush"), kernels, Put("probe"), {}, clock_);
+  const auto rounds = RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_);
   ASSERT_TRUE(rounds.ok()) << rounds.status();
   EXPECT_FALSE(rounds->in_graph);
   EXPECT_EQ(rounds->us[0].size(), kMinRounds);

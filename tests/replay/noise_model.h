@@ -1,0 +1,19 @@
+#ifndef QGEMM_TESTS_REPLAY_NOISE_MODEL_H_
+#define QGEMM_TESTS_REPLAY_NOISE_MODEL_H_
+
+namespace qgemm {
+
+// What lies between a kernel's true time and a sample of it. Fractions are of the true time.
+struct NoiseModel {
+  double jitter = 0.006;          // standard deviation, per sample
+  double jitter_us = 0.06;        // and what does not grow with the kernel
+  double outliers = 0.02;         // share of samples that something delays by 1 us on average
+  double candidate_bias = 0.002;  // standard deviation, one draw per candidate and process: memory placement
+  double slow_drift = 0.01;       // amplitude of the clocks' drift over seconds, common to all kernels
+  double fast_drift = 0.003;      // and over tenths of a second
+  double event_step_us = 0.032;   // resolution of event times
+};
+
+}  // namespace qgemm
+
+#endif  // QGEMM_TESTS_REPLAY_NOISE_MODEL_H_
