@@ -195,13 +195,6 @@ void ParallelFor(int64_t count, int64_t bytes_each, const std::function<void(int
   for (std::thread& thread : pool) thread.join();
 }
 
-absl::Status CheckShape(int64_t n, int64_t k, const WeightFormat& format) {
-  Problem problem{n, k, {}};
-  problem.signature.format = format;
-  problem.signature.act = problem.signature.out = format.scale_type;
-  return ValidateProblem(problem);
-}
-
 absl::Status CheckEntries(absl::string_view plane, int64_t actual, int64_t expected) {
   if (actual == expected) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -250,6 +243,13 @@ PackedSizes PackedSizesFor(int64_t n, int64_t k, const WeightFormat& format) {
   if (format.zero_point == ZeroPoint::kFloat) sizes.zero_bytes = sizes.scale_bytes;
   sizes.step_bytes = sizes.padded_n * sizes.steps * (format.zero_point == ZeroPoint::kFloat ? 4 : 2);
   return sizes;
+}
+
+absl::Status CheckShape(int64_t n, int64_t k, const WeightFormat& format) {
+  Problem problem{n, k, {}};
+  problem.signature.format = format;
+  problem.signature.act = problem.signature.out = format.scale_type;
+  return ValidateProblem(problem);
 }
 
 absl::Status CheckPlanes(const CanonicalWeights& weights) {

@@ -32,6 +32,8 @@ struct CanonicalWeights {
   int64_t steps() const { return (k + kStepWeights - 1) / kStepWeights; }
 };
 
+// InvalidArgument names a field of the shape or the format that is not allowed.
+[[nodiscard]] absl::Status CheckShape(int64_t n, int64_t k, const WeightFormat& format);
 // InvalidArgument names a plane that has not as many entries as shape and format need.
 [[nodiscard]] absl::Status CheckPlanes(const CanonicalWeights& weights);
 

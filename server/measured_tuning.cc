@@ -178,7 +178,7 @@ absl::Status MeasuredTuning::Screen(PickJob& job, CandidateState& state) {
     const double fastest_us = FastestUs(job.candidates);
     if (std::isfinite(fastest_us)) candidate.hopeless_us = fastest_us * (1 + kHopelessBand);
     absl::StatusOr<internal::ScreenReply> reply =
-        gpu_.Screen(candidate, ToleranceFor(job.problem.signature.act), budgets_.screen);
+        gpu_.Screen(candidate, ToleranceFor(job.problem.signature), budgets_.screen);
     QGEMM_RETURN_IF_ERROR(Noted(reply.status()));
     busy = gpu_.busy_seconds() - busy_before;
     verdict.set_failure(reply->failure());

@@ -64,8 +64,8 @@ absl::StatusOr<internal::PrepareReply> GraphProfiler::Prepare(const internal::Pr
   QGEMM_RETURN_IF_ERROR(support_->ClearResults());
   QGEMM_RETURN_IF_ERROR(
       device_->SetBytes(data_.output().address(), SupportLibrary::kPoison, data_.output().bytes()));
-  QGEMM_RETURN_IF_ERROR(support_->Compare(data_.output().address(), data_.reference(), data_.m(), problem.n,
-                                          data_.ldy(), problem.signature.out));
+  QGEMM_RETURN_IF_ERROR(support_->Compare(data_.output().address(), data_.reference(), data_.m(),
+                                          problem.y_columns(), data_.ldy(), problem.signature.out));
   QGEMM_ASSIGN_OR_RETURN(const SupportLibrary::Results results, support_->ReadResults());
   internal::PrepareReply reply;
   reply.set_reference_norm(results.comparison.reference_norm);

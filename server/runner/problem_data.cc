@@ -13,10 +13,6 @@ constexpr int64_t kGuardedRows = 256;
 constexpr int64_t kMinBackBytes = 64 << 10;
 constexpr int64_t kMaxBackBytes = 16 << 20;
 
-uint64_t AddressOf(const std::unique_ptr<DeviceMemory>& memory, bool present) {
-  return present ? memory->address() : 0;
-}
-
 }  // namespace
 
 absl::Status GuardedRegion::Resize(Device* device, int64_t bytes, int64_t back_bytes) {
@@ -47,52 +43,98 @@ absl::Status ProblemData::Reserve(std::unique_ptr<DeviceMemory>& memory, int64_t
   return absl::OkStatus();
 }
 
-absl::Status ProblemData::PrepareWeights(SupportLibrary& support, const Problem& problem, uint64_t seed) {
-  const KernelSignature& signature = problem.signature;
+CanonicalAddresses ProblemData::Canonical() const {
+  const auto address = [](const std::unique_ptr<DeviceMemory>& memory, bool present) {
+    return present ? memory->address() : 0;
+  };
+  const WeightFormat& format = problem_.signature.format;
+  const bool floats = format.zero_point == ZeroPoint::kFloat;
+  CanonicalAddresses canonical;
+  canonical.codes = codes_->address();
+  canonical.scales = scales_->address();
+  canonical.zeros = address(zeros_, format.zero_point == ZeroPoint::kInteger);
+  canonical.offsets = address(offsets_, floats);
+  canonical.scale_codes = address(scale_codes_, format.two_level());
+  canonical.offset_codes = address(offset_codes_, format.two_level() && floats);
+  return canonical;
+}
+
+PackedAddresses ProblemData::Packed() const {
+  const WeightFormat& format = problem_.signature.format;
+  PackedAddresses packed;
+  packed.weights = packed_weights_->address();
+  packed.scales = packed_scales_->address();
+  if (format.zero_point != ZeroPoint::kNone) packed.zeros = packed_zeros_->address();
+  if (format.two_level()) packed.steps = packed_steps_->address();
+  return packed;
+}
+
+EpilogueAddresses ProblemData::EpilogueOperands() const {
+  const Epilogue& epilogue = problem_.signature.epilogue;
+  EpilogueAddresses addresses;
+  if (epilogue.bias) addresses.bias = bias_->address();
+  if (epilogue.residual) {
+    addresses.residual = residual_->address();
+    addresses.ldr = problem_.y_columns();
+  }
+  return addresses;
+}
+
+absl::Status ProblemData::PrepareWeights(SupportLibrary& support, uint64_t seed) {
+  const KernelSignature& signature = problem_.signature;
   const WeightFormat& format = signature.format;
-  const bool has_zeros = format.zero_point == ZeroPoint::kInteger;
-  const bool has_bias = signature.epilogue.bias;
-  const int64_t groups = problem.n * (problem.k / format.group_size);
-  const PackedSizes sizes = PackedSizesFor(problem.n, problem.k, format);
-  QGEMM_RETURN_IF_ERROR(Reserve(codes_, problem.n * problem.k));
-  QGEMM_RETURN_IF_ERROR(Reserve(scales_, groups * ScalarBytes(format.scale_type)));
+  const bool floats = format.zero_point == ZeroPoint::kFloat;
+  const int64_t n = problem_.n;
+  const int64_t groups = n * (format.channel_wise() ? 1 : problem_.k / format.group_size);
+  const int64_t steps = (problem_.k + kStepWeights - 1) / kStepWeights;
+  const int64_t number_bytes = (format.two_level() ? n * steps : groups) * ScalarBytes(format.scale_type);
+  const PackedSizes sizes = PackedSizesFor(n, problem_.k, format);
+  QGEMM_RETURN_IF_ERROR(Reserve(codes_, n * problem_.k));
+  QGEMM_RETURN_IF_ERROR(Reserve(scales_, number_bytes));
   QGEMM_RETURN_IF_ERROR(Reserve(packed_weights_, sizes.weight_bytes));
   QGEMM_RETURN_IF_ERROR(Reserve(packed_scales_, sizes.scale_bytes));
-  if (has_zeros) {
-    QGEMM_RETURN_IF_ERROR(Reserve(zeros_, groups));
-    QGEMM_RETURN_IF_ERROR(Reserve(packed_zeros_, sizes.zero_bytes));
+  if (format.zero_point == ZeroPoint::kInteger) QGEMM_RETURN_IF_ERROR(Reserve(zeros_, groups));
+  if (floats) QGEMM_RETURN_IF_ERROR(Reserve(offsets_, number_bytes));
+  if (sizes.zero_bytes > 0) QGEMM_RETURN_IF_ERROR(Reserve(packed_zeros_, sizes.zero_bytes));
+  if (format.two_level()) {
+    QGEMM_RETURN_IF_ERROR(Reserve(scale_codes_, groups));
+    if (floats) QGEMM_RETURN_IF_ERROR(Reserve(offset_codes_, groups));
+    QGEMM_RETURN_IF_ERROR(Reserve(packed_steps_, sizes.step_bytes));
   }
-  if (has_bias) QGEMM_RETURN_IF_ERROR(Reserve(bias_, problem.n * ScalarBytes(signature.act)));
-  const CanonicalAddresses canonical = {codes_->address(), scales_->address(), AddressOf(zeros_, has_zeros),
-                                        AddressOf(bias_, has_bias)};
-  const PackedAddresses packed = {packed_weights_->address(), packed_scales_->address(),
-                                  AddressOf(packed_zeros_, has_zeros)};
-  QGEMM_RETURN_IF_ERROR(support.FillWeights(problem, canonical, seed));
-  return support.Pack(problem, canonical, packed);
+  QGEMM_RETURN_IF_ERROR(support.FillWeights(problem_, Canonical(), seed));
+  if (signature.epilogue.bias) {
+    QGEMM_RETURN_IF_ERROR(Reserve(bias_, n * ScalarBytes(signature.out)));
+    QGEMM_RETURN_IF_ERROR(
+        support.FillNormal(SupportLibrary::Normal::kBias, bias_->address(), n, signature.out, seed));
+  }
+  return support.Pack(problem_, Canonical(), Packed());
 }
 
 absl::Status ProblemData::Prepare(SupportLibrary& support, const Problem& problem, int64_t m, uint64_t seed) {
   m_ = 0;
   if (weights_seed_ != seed || !(problem == problem_)) {
     weights_seed_.reset();
-    QGEMM_RETURN_IF_ERROR(PrepareWeights(support, problem, seed));
     problem_ = problem;
+    QGEMM_RETURN_IF_ERROR(PrepareWeights(support, seed));
     weights_seed_ = seed;
   }
   const KernelSignature& signature = problem.signature;
-  const int64_t output_bytes = m * problem.n * ScalarBytes(signature.out);
-  const int64_t row_bytes = problem.n * ScalarBytes(signature.out);
+  const int64_t columns = problem.y_columns();
+  const int64_t row_bytes = columns * ScalarBytes(signature.out);
   QGEMM_RETURN_IF_ERROR(Reserve(x_, m * problem.k * ScalarBytes(signature.act)));
-  QGEMM_RETURN_IF_ERROR(Reserve(reference_, m * problem.n * static_cast<int64_t>(sizeof(float))));
-  QGEMM_RETURN_IF_ERROR(Reserve(first_output_, output_bytes));
-  QGEMM_RETURN_IF_ERROR(output_.Resize(device_, output_bytes,
+  QGEMM_RETURN_IF_ERROR(Reserve(reference_, m * columns * static_cast<int64_t>(sizeof(float))));
+  QGEMM_RETURN_IF_ERROR(Reserve(first_output_, m * row_bytes));
+  QGEMM_RETURN_IF_ERROR(output_.Resize(device_, m * row_bytes,
                                        std::clamp(kGuardedRows * row_bytes, kMinBackBytes, kMaxBackBytes)));
-  const CanonicalAddresses canonical = {codes_->address(), scales_->address(),
-                                        AddressOf(zeros_, signature.format.zero_point == ZeroPoint::kInteger),
-                                        AddressOf(bias_, signature.epilogue.bias)};
-  QGEMM_RETURN_IF_ERROR(support.FillActivations(x_->address(), m * problem.k, signature.act, seed));
-  QGEMM_RETURN_IF_ERROR(
-      support.ReferenceGemm(problem, canonical, x_->address(), m, problem.k, reference_->address()));
+  QGEMM_RETURN_IF_ERROR(support.FillNormal(SupportLibrary::Normal::kActivations, x_->address(), m * problem.k,
+                                           signature.act, seed));
+  if (signature.epilogue.residual) {
+    QGEMM_RETURN_IF_ERROR(Reserve(residual_, m * row_bytes));
+    QGEMM_RETURN_IF_ERROR(support.FillNormal(SupportLibrary::Normal::kResidual, residual_->address(),
+                                             m * columns, signature.out, seed));
+  }
+  QGEMM_RETURN_IF_ERROR(support.ReferenceGemm(problem, Canonical(), EpilogueOperands(), x_->address(), m,
+                                              problem.k, reference_->address()));
   QGEMM_RETURN_IF_ERROR(device_->Synchronize());
   m_ = m;
   return absl::OkStatus();
@@ -108,10 +150,15 @@ LaunchOperands ProblemData::Operands() const {
   operands.ldx = ldx();
   operands.ldy = ldy();
   operands.x = x_->address();
-  operands.weights = packed_weights_->address();
-  operands.scales = packed_scales_->address();
-  operands.zeros = AddressOf(packed_zeros_, problem_.signature.format.zero_point == ZeroPoint::kInteger);
-  operands.bias = AddressOf(bias_, problem_.signature.epilogue.bias);
+  const PackedAddresses packed = Packed();
+  operands.weights = packed.weights;
+  operands.scales = packed.scales;
+  operands.zeros = packed.zeros;
+  operands.steps = packed.steps;
+  const EpilogueAddresses epilogue = EpilogueOperands();
+  operands.bias = epilogue.bias;
+  operands.residual = epilogue.residual;
+  operands.ldr = epilogue.ldr;
   operands.y = output_.address();
   return operands;
 }

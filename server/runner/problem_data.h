@@ -54,8 +54,8 @@ class ProblemData {
   const Problem& problem() const { return problem_; }
   int64_t m() const { return m_; }
   int64_t ldx() const { return problem_.k; }
-  int64_t ldy() const { return problem_.n; }
-  uint64_t reference() const { return reference_->address(); }  // fp32 [m][n]
+  int64_t ldy() const { return problem_.y_columns(); }
+  uint64_t reference() const { return reference_->address(); }  // fp32 [m][columns of Y]
   const GuardedRegion& output() const { return output_; }
   uint64_t first_output() const { return first_output_->address(); }  // room for a copy of the output
   const GuardedRegion& workspace() const { return workspace_; }
@@ -63,7 +63,12 @@ class ProblemData {
   LaunchOperands Operands() const;
 
  private:
-  absl::Status PrepareWeights(SupportLibrary& support, const Problem& problem, uint64_t seed);
+  // Those of problem_.
+  absl::Status PrepareWeights(SupportLibrary& support, uint64_t seed);
+  // The operands of problem_; 0 where it has none.
+  CanonicalAddresses Canonical() const;
+  PackedAddresses Packed() const;
+  EpilogueAddresses EpilogueOperands() const;
   // Allocates unless `memory` has room already.
   absl::Status Reserve(std::unique_ptr<DeviceMemory>& memory, int64_t bytes);
 
@@ -72,9 +77,9 @@ class ProblemData {
   int64_t m_ = 0;                         // 0: nothing is prepared
   std::optional<uint64_t> weights_seed_;  // set while the weights of problem_ are on the device
 
-  std::unique_ptr<DeviceMemory> codes_, scales_, zeros_, bias_;
-  std::unique_ptr<DeviceMemory> packed_weights_, packed_scales_, packed_zeros_;
-  std::unique_ptr<DeviceMemory> x_, reference_, first_output_;
+  std::unique_ptr<DeviceMemory> codes_, scales_, zeros_, offsets_, scale_codes_, offset_codes_;
+  std::unique_ptr<DeviceMemory> packed_weights_, packed_scales_, packed_zeros_, packed_steps_;
+  std::unique_ptr<DeviceMemory> x_, bias_, residual_, reference_, first_output_;
   GuardedRegion output_;
   GuardedRegion workspace_;
 };

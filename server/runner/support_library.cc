@@ -13,11 +13,13 @@ namespace qgemm {
 namespace {
 
 constexpr int kCompareBlocks = 256;
-constexpr int64_t kCompareBytes = kCompareBlocks * support::kCompareFields * sizeof(double);
+constexpr int64_t kCompareBytes = int64_t{kCompareBlocks} * support::kCompareFields * sizeof(double);
 constexpr int64_t kCheckBytes = 2 * sizeof(uint64_t);
-constexpr uint8_t kPaddingCode = 8;
+// Scales of weights of 4 bits; wider codes go with smaller scales.
 constexpr float kSmallestScale = 0.002f;
 constexpr float kLargestScale = 0.022f;
+constexpr float kSmallestStep = 1e-4f;  // a two-level scale is up to 128 of them
+constexpr float kLargestStep = 2e-4f;
 constexpr uint32_t kProbeIterations = 4096;
 constexpr int64_t kMinFlushBytes = int64_t{32} << 20;
 
@@ -57,59 +59,74 @@ absl::Status SupportLibrary::FillWeights(const Problem& problem, const Canonical
                                          uint64_t seed) {
   const WeightFormat& format = problem.signature.format;
   const int64_t codes = problem.n * problem.k;
-  const int64_t groups = problem.n * (problem.k / format.group_size);
+  const int64_t groups = problem.n * (format.channel_wise() ? 1 : problem.k / format.group_size);
+  const int64_t scales = format.two_level() ? problem.n * CeilDiv(problem.k, kStepWeights) : groups;
   const uint32_t limit = 1u << format.bits;
-  const int scale_type = support::ScalarTypeCode(format.scale_type);
+  const uint32_t any_byte = 256;
+  const int type = support::ScalarTypeCode(format.scale_type);
+  const auto center = static_cast<float>(format.center());
+  const float low = (format.two_level() ? kSmallestStep : kSmallestScale) * 8 / center;
+  const float high = (format.two_level() ? kLargestStep : kLargestScale) * 8 / center;
   QGEMM_RETURN_IF_ERROR(
       Run(support::kFillCodes, GridFor(codes), support::kThreads, to.codes, codes, limit, SubSeed(seed, 0)));
-  QGEMM_RETURN_IF_ERROR(Run(support::kFillUniform, GridFor(groups), support::kThreads, to.scales, groups,
-                            scale_type, kSmallestScale, kLargestScale, SubSeed(seed, 1)));
-  if (to.zeros != 0) {
+  QGEMM_RETURN_IF_ERROR(Run(support::kFillUniform, GridFor(scales), support::kThreads, to.scales, scales,
+                            type, low, high, SubSeed(seed, 1)));
+  if (format.zero_point == ZeroPoint::kInteger) {
     QGEMM_RETURN_IF_ERROR(Run(support::kFillCodes, GridFor(groups), support::kThreads, to.zeros, groups,
                               limit, SubSeed(seed, 2)));
   }
-  if (to.bias != 0) {
-    QGEMM_RETURN_IF_ERROR(Run(support::kFillNormal, GridFor(problem.n), support::kThreads, to.bias, problem.n,
-                              support::ScalarTypeCode(problem.signature.act), SubSeed(seed, 3)));
+  if (format.two_level()) {
+    QGEMM_RETURN_IF_ERROR(Run(support::kFillCodes, GridFor(groups), support::kThreads, to.scale_codes, groups,
+                              any_byte, SubSeed(seed, 6)));
   }
-  return absl::OkStatus();
+  if (format.zero_point != ZeroPoint::kFloat) return absl::OkStatus();
+  // Offsets are about -center * scale. With two levels the codes have the minus, and the steps the centre.
+  const float nearest = format.two_level() ? 0.95f * center : 0.5f - center;
+  const float farthest = format.two_level() ? 1.05f * center : -0.5f - center;
+  QGEMM_RETURN_IF_ERROR(Run(support::kFillProducts, GridFor(scales), support::kThreads, to.offsets, to.scales,
+                            scales, type, nearest, farthest, SubSeed(seed, 7)));
+  if (!format.two_level()) return absl::OkStatus();
+  return Run(support::kFillOpposites, GridFor(groups), support::kThreads, to.offset_codes, to.scale_codes,
+             groups, SubSeed(seed, 8));
 }
 
-absl::Status SupportLibrary::FillActivations(uint64_t x, int64_t count, ScalarType type, uint64_t seed) {
-  return Run(support::kFillNormal, GridFor(count), support::kThreads, x, count, support::ScalarTypeCode(type),
-             SubSeed(seed, 4));
+absl::Status SupportLibrary::FillNormal(Normal kind, uint64_t to, int64_t count, ScalarType type,
+                                        uint64_t seed) {
+  const uint64_t stream = kind == Normal::kBias ? 3 : kind == Normal::kActivations ? 4 : 5;
+  return Run(support::kFillNormal, GridFor(count), support::kThreads, to, count,
+             support::ScalarTypeCode(type), SubSeed(seed, stream));
 }
 
 absl::Status SupportLibrary::Pack(const Problem& problem, const CanonicalAddresses& from,
                                   const PackedAddresses& to) {
-  const WeightFormat& format = problem.signature.format;
-  const PackedSizes sizes = PackedSizesFor(problem.n, problem.k, format);
-  const int64_t canonical_groups = problem.k / format.group_size;
-  const int padding_code = kPaddingCode;
-  QGEMM_RETURN_IF_ERROR(Run(support::kPackWeights, GridFor(sizes.weight_bytes / 16), support::kThreads,
-                            from.codes, to.weights, problem.n, problem.k, sizes.padded_n, sizes.padded_k,
-                            padding_code));
-  QGEMM_RETURN_IF_ERROR(Run(support::kPackScales, GridFor(sizes.padded_n * sizes.groups), support::kThreads,
-                            from.scales, to.scales, problem.n, canonical_groups, sizes.padded_n,
-                            sizes.groups));
-  if (from.zeros == 0) return absl::OkStatus();
-  return Run(support::kPackZeros, GridFor(sizes.padded_n * sizes.groups), support::kThreads, from.zeros,
-             to.zeros, problem.n, canonical_groups, sizes.padded_n, sizes.groups, padding_code);
+  QGEMM_ASSIGN_OR_RETURN(
+      std::vector<SupportLaunch> launches,
+      PackLaunches(problem.n, problem.k, problem.signature.format, from, to, device_->sm_count()));
+  for (SupportLaunch& launch : launches) {
+    QGEMM_RETURN_IF_ERROR(device_->Launch(*kernels_.at(launch.entry), launch.grid, launch.threads, 0,
+                                          launch.Params(), /*cluster_z=*/1));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SupportLibrary::ReferenceGemm(const Problem& problem, const CanonicalAddresses& weights,
-                                           uint64_t x, int64_t m, int64_t ldx, uint64_t reference) {
+                                           const EpilogueAddresses& epilogue, uint64_t x, int64_t m,
+                                           int64_t ldx, uint64_t reference) {
   const KernelSignature& signature = problem.signature;
+  const WeightFormat& format = signature.format;
   const Dim3 grid = {CeilDiv(problem.n, support::kReferenceTile), CeilDiv(m, support::kReferenceTile), 1};
   if (grid.y > 65535) {
     return absl::InvalidArgumentError(
         absl::StrCat("M = ", m, " is too large to be verified: at most ", 65535 * support::kReferenceTile));
   }
-  const int default_zero = 1 << (signature.format.bits - 1);
+  const int64_t group_size = format.channel_wise() ? problem.k : format.group_size;
+  const int gated = signature.epilogue.gated ? 1 : 0;
   return Run(support::kReferenceGemm, grid, support::kThreads, x, weights.codes, weights.scales,
-             weights.zeros, weights.bias, reference, m, problem.n, problem.k, ldx,
-             signature.format.group_size, support::ScalarTypeCode(signature.act),
-             support::ScalarTypeCode(signature.format.scale_type), default_zero);
+             weights.zeros, weights.offsets, weights.scale_codes, weights.offset_codes, epilogue.bias,
+             epilogue.residual, reference, m, problem.n, problem.k, ldx, epilogue.ldr, group_size,
+             support::ScalarTypeCode(signature.act), support::ScalarTypeCode(format.scale_type),
+             support::ScalarTypeCode(signature.out), format.center(),
+             support::ActivationCode(signature.epilogue.activation), gated);
 }
 
 absl::Status SupportLibrary::ClearResults() {
@@ -117,11 +134,11 @@ absl::Status SupportLibrary::ClearResults() {
   return device_->SetBytes(results_->address(), 0, results_->bytes());
 }
 
-absl::Status SupportLibrary::Compare(uint64_t y, uint64_t reference, int64_t m, int64_t n, int64_t ldy,
+absl::Status SupportLibrary::Compare(uint64_t y, uint64_t reference, int64_t m, int64_t columns, int64_t ldy,
                                      ScalarType type) {
-  const uint32_t poison = kPoison << 8 | kPoison;
+  const uint32_t poison = kPoison * 0x01010101u;
   return Run(support::kCompare, {kCompareBlocks, 1, 1}, support::kThreads, y, reference, results_->address(),
-             m, n, ldy, support::ScalarTypeCode(type), poison);
+             m, columns, ldy, support::ScalarTypeCode(type), poison);
 }
 
 absl::Status SupportLibrary::CheckBytes(int check, uint64_t address, int64_t bytes, uint8_t value) {

@@ -10,23 +10,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "kernels/packing.h"
+#include "kernels/device_packing.h"
 #include "kernels/problem.h"
 #include "server/runner/device.h"
 
 namespace qgemm {
 
-// Where the canonical weights, and the other inputs of a problem, are on the device. 0 = absent.
-struct CanonicalAddresses {
-  uint64_t codes = 0;
-  uint64_t scales = 0;
-  uint64_t zeros = 0;
-  uint64_t bias = 0;
-};
-struct PackedAddresses {
-  uint64_t weights = 0;
-  uint64_t scales = 0;
-  uint64_t zeros = 0;
+// Where an epilogue's operands are on the device, in the output's type. 0 = absent.
+struct EpilogueAddresses {
+  uint64_t bias = 0;      // [n]
+  uint64_t residual = 0;  // [m][ldr]
+  int64_t ldr = 0;
 };
 
 // Output and reference, compared.
@@ -52,21 +46,26 @@ class SupportLibrary {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SupportLibrary>> Load(Device* device,
                                                                             absl::string_view cubin);
 
-  // Fills canonical weights with codes and zero points uniform over all codes, scales in 0.002 .. 0.022 and a
-  // normal bias. Deterministic in `seed`.
+  // Fills canonical weights: codes, integer zero points and the codes of two-level scales (of both signs)
+  // uniform over all they can be; scales such that weights of all widths are about as large, in 0.002 ..
+  // 0.022 with 4 bits; float zero points near those of symmetric weights. Deterministic in `seed`.
   [[nodiscard]] absl::Status FillWeights(const Problem& problem, const CanonicalAddresses& to, uint64_t seed);
-  // `count` normal numbers; the first ones do not depend on how many follow.
-  [[nodiscard]] absl::Status FillActivations(uint64_t x, int64_t count, ScalarType type, uint64_t seed);
+  // Operands that are `count` normal numbers, each kind with a sequence of its own; the first ones do not
+  // depend on how many follow.
+  enum class Normal { kBias, kActivations, kResidual };
+  [[nodiscard]] absl::Status FillNormal(Normal kind, uint64_t to, int64_t count, ScalarType type,
+                                        uint64_t seed);
   // As kernels/packing.h's Pack.
   [[nodiscard]] absl::Status Pack(const Problem& problem, const CanonicalAddresses& from,
                                   const PackedAddresses& to);
-  // reference: fp32 [m][n].
+  // reference: fp32 [m][columns of Y].
   [[nodiscard]] absl::Status ReferenceGemm(const Problem& problem, const CanonicalAddresses& weights,
-                                           uint64_t x, int64_t m, int64_t ldx, uint64_t reference);
+                                           const EpilogueAddresses& epilogue, uint64_t x, int64_t m,
+                                           int64_t ldx, uint64_t reference);
 
   // Fills both result areas anew: the comparison's and the byte checks'.
   [[nodiscard]] absl::Status ClearResults();
-  [[nodiscard]] absl::Status Compare(uint64_t y, uint64_t reference, int64_t m, int64_t n, int64_t ldy,
+  [[nodiscard]] absl::Status Compare(uint64_t y, uint64_t reference, int64_t m, int64_t columns, int64_t ldy,
                                      ScalarType type);
   // Byte checks are numbered from 0 to kMaxByteChecks - 1.
   [[nodiscard]] absl::Status CheckBytes(int check, uint64_t address, int64_t bytes, uint8_t value);
@@ -85,7 +84,7 @@ class SupportLibrary {
   [[nodiscard]] absl::Status Probe();
 
   static constexpr int kMaxByteChecks = 8;
-  // Every byte of a poisoned buffer: a NaN in both scalar types and in fp32.
+  // Every byte of a poisoned buffer: a NaN in every scalar type.
   static constexpr uint8_t kPoison = 0xff;
 
  private:

@@ -99,8 +99,9 @@ absl::StatusOr<Verdict> VerifyCandidate(Device& device, SupportLibrary& support,
   }
   QGEMM_RETURN_IF_ERROR(poison());
   if (absl::Status status = launch(); !status.ok()) return refused(status);
-  QGEMM_RETURN_IF_ERROR(support.Compare(output.address(), data.reference(), data.m(), data.problem().n,
-                                        data.ldy(), data.problem().signature.out));
+  QGEMM_RETURN_IF_ERROR(support.Compare(output.address(), data.reference(), data.m(),
+                                        data.problem().y_columns(), data.ldy(),
+                                        data.problem().signature.out));
   QGEMM_RETURN_IF_ERROR(device.CopyOnDevice(data.first_output(), output.address(), output.bytes()));
 
   QGEMM_RETURN_IF_ERROR(poison());

@@ -105,8 +105,9 @@ void FakeDevice::DefineSupportKernels() {
   Redefine(
       support::kReferenceGemm,
       [](Dim3, absl::Span<void* const> params) {
-        auto* out = Pointer<float>(params, 5);
-        const int64_t count = Param<int64_t>(params, 6) * Param<int64_t>(params, 7);
+        auto* out = Pointer<float>(params, 9);
+        const int64_t columns = Param<int64_t>(params, 11) / (Param<int>(params, 21) != 0 ? 2 : 1);
+        const int64_t count = Param<int64_t>(params, 10) * columns;
         std::fill(out, out + count, 1.0f);
         return absl::OkStatus();
       },
@@ -114,20 +115,23 @@ void FakeDevice::DefineSupportKernels() {
   Redefine(
       support::kCompare,
       [](Dim3 grid, absl::Span<void* const> params) {
-        const auto* y = Pointer<const uint16_t>(params, 0);
+        const auto* y = Pointer<const uint8_t>(params, 0);
         const auto* reference = Pointer<const float>(params, 1);
         auto* partials = Pointer<double>(params, 2);
         const auto m = Param<int64_t>(params, 3);
         const auto n = Param<int64_t>(params, 4);
         const auto ldy = Param<int64_t>(params, 5);
-        const ScalarType type = Param<int>(params, 6) == 1 ? ScalarType::kFp16 : ScalarType::kBf16;
+        constexpr ScalarType kTypes[] = {ScalarType::kBf16, ScalarType::kFp16, ScalarType::kFp32};
+        const ScalarType type = kTypes[Param<int>(params, 6)];
+        const int64_t size = ScalarBytes(type);
+        const auto poison = Param<uint32_t>(params, 7);
         std::fill(partials, partials + grid.x * support::kCompareFields, 0.0);
         for (int64_t i = 0; i < m * n; ++i) {
-          const uint16_t bits = y[i / n * ldy + i % n];
-          const double value = ScalarToDouble(bits, type);
+          const uint8_t* at = y + (i / n * ldy + i % n) * size;
+          const double value = ScalarsToDouble(absl::MakeConstSpan(at, size), type)[0];
           const double expected = reference[i];
           partials[support::kSquaredReference] += expected * expected;
-          if (bits == Param<uint32_t>(params, 7)) ++partials[support::kUnwritten];
+          if (std::memcmp(at, &poison, size) == 0) ++partials[support::kUnwritten];
           if (!std::isfinite(value)) {
             ++partials[support::kNotFinite];
           } else {

@@ -181,8 +181,9 @@ TEST(ReferenceGemm, DequantizesEveryKindOfFormat) {
     weights.codes.assign(32, code);
     weights.scales = {ScalarFromDouble(scale, format.scale_type)};
     if (format.zero_point == ZeroPoint::kInteger) weights.zeros = {static_cast<uint8_t>(zero)};
-    if (format.zero_point == ZeroPoint::kFloat)
+    if (format.zero_point == ZeroPoint::kFloat) {
       weights.offsets = {ScalarFromDouble(offset, format.scale_type)};
+    }
     if (format.two_level()) {
       weights.scale_codes = {static_cast<int8_t>(scale_code)};
       if (format.zero_point == ZeroPoint::kFloat) weights.offset_codes = {static_cast<int8_t>(offset_code)};
