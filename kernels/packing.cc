@@ -32,11 +32,26 @@ Bytes16 Load(const uint8_t* from) {
   return value;
 }
 
+Bytes16 InterleaveLow(Bytes16 a, Bytes16 b) {
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+Bytes16 InterleaveHigh(Bytes16 a, Bytes16 b) {
+  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+Halves8 InterleaveLow(Halves8 a, Halves8 b) {
+  return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+}
+Halves8 InterleaveHigh(Halves8 a, Halves8 b) {
+  return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+}
+
 // The 16 bytes of a step of 16 k in the order of the lanes' words: byte b of lane t's word is that of
-// k = 2t + {0, 8, 1, 9}[b], so the low and the high half are interleaved.
+// k = 2t + {0, 8, 1, 9}[b], so the low and the high half are interleaved. Two shuffles that SSE2 has; as one
+// shuffle, which it has not, packing took twice as long.
 Words4 LaneWords(Bytes16 step) {
-  return reinterpret_cast<Words4>(
-      __builtin_shufflevector(step, step, 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
+  const Bytes16 upper =
+      __builtin_shufflevector(step, step, 8, 9, 10, 11, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15);
+  return reinterpret_cast<Words4>(InterleaveLow(step, upper));
 }
 
 // Writes word i of lanes t = 0 .. 3, words[i][t], as each lane's four words.
@@ -129,19 +144,6 @@ uint8_t CodeAt(const uint8_t* block, int bits, int64_t row, int64_t column) {
   if (bits == 5) return low | (rest[4 * lane + byte] >> (2 * w + upper_row) & 1) << 4;
   if (bits == 6) return low | (rest[8 * lane + 4 * (w / 2) + byte] >> (w % 2 * 4 + 2 * upper_row) & 3) << 4;
   return low;
-}
-
-Bytes16 InterleaveLow(Bytes16 a, Bytes16 b) {
-  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-}
-Bytes16 InterleaveHigh(Bytes16 a, Bytes16 b) {
-  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-}
-Halves8 InterleaveLow(Halves8 a, Halves8 b) {
-  return __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
-}
-Halves8 InterleaveHigh(Halves8 a, Halves8 b) {
-  return __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
 }
 
 // Packs the numbers of 16 rows, one per row and group: [n][count] to [groups][8][2], groups `pitch` numbers
@@ -297,6 +299,9 @@ absl::StatusOr<PackedWeights> Pack(const CanonicalWeights& weights) {
         const int64_t valid = row < n ? std::min<int64_t>(kBlockK, k - k0) : 0;
         if (valid == kBlockK) {
           rows[r] = weights.codes.data() + row * k + k0;
+          // Sixteen streams are more than hardware prefetchers follow: a quarter of the time with 4 to 6
+          // bits.
+          __builtin_prefetch(rows[r] + 4 * kBlockK);
           continue;
         }
         std::memset(padding[r], center, kBlockK);
