@@ -178,7 +178,10 @@ double RelativeError(absl::Span<const double> actual, absl::Span<const double> e
 }
 
 double ToleranceFor(const KernelSignature& signature) {
-  return ToleranceFor(signature.act) * (signature.epilogue.gated ? std::sqrt(2.0) : 1.0);
+  const Activation activation = signature.epilogue.activation;
+  const bool steeper = activation == Activation::kSilu || activation == Activation::kGeluTanh;
+  return ToleranceFor(signature.act) * (signature.epilogue.gated ? std::sqrt(2.0) : 1.0) *
+         (steeper ? 1.22 : 1.0);
 }
 
 double ToleranceFor(ScalarType act) { return act == ScalarType::kBf16 ? 3e-3 : 6e-4; }

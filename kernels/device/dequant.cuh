@@ -1,19 +1,55 @@
-// 4-bit codes -> exact integers q - z as bf16x2 / f16x2, in the register order of mma.m16n8k16's A operand.
+// Packed codes -> exact integers q - z as bf16x2 / f16x2, in the register order of mma.m16n8k16's A operand; scales, zero
+// points and offsets of a group as the families need them. Layouts: kernels/LAYOUT.md.
 //
-// One packed word holds the 8 codes of a lane for one k16 step (kernels/LAYOUT.md): nibble pair p is A register p,
-// its even k in bits 4p, its odd k in bits 16+4p. A code is put into the mantissa of a power of two by one lop3 and
-// the power and the zero point are taken off by one exact fma:
-//   bf16: 0x4300 | q = 128 + q, minus (128 + z)
-//   fp16: 0x6400 | q = 1024 + q, minus (1024 + z); the nibble 4 bits up is 1024 + 16 q, times 1/16 minus (64 + z)
+// A code is put into the mantissa of a power of two and the power and the zero point are taken off by one exact fma:
+//   bf16: 0x4300 | q = 128 + q (q < 128), minus (128 + z)
+//   fp16: 0x6400 | q = 1024 + q, minus (1024 + z)
 // The scale is never folded into that fma: with the magic constant in it the sum would round at up to half a step
 // per weight.
+//
+//   4 bits  a word is four pairs of nibbles; one lop3 takes a pair out and sets the magic. fp16 takes the pair 4 bits up
+//           without a shift: 1024 + 16 q, times 1/16 minus (64 + z).
+//   5, 6    high bits are merged into bytes, two pairs at a time; one byte permutation makes a pair with its magic.
+//   8 bits  bytes hold q - 128 in two's complement. bf16 has no room for 8 bits under the magic: the low seven bits as
+//           128 + l and the sign bit as 128 + h are subtracted, l - h = q - 128 exactly. fp16: lop3 flips the sign bit
+//           back and sets the magic, 1024 + q.
+// Instructions per 8 weights, bf16 / fp16: 4 bits 11 / 9, 5 and 6 bits 16 / 16, 8 bits 16 / 10.
 
 namespace dequant {
 
-// The zero point of a fragment's two rows, ready to be subtracted: element 0 for row g, element 1 for row g + 8.
+using config::kBits;
+
+constexpr int kBlockBytes = 128 * kBits;                       // 16 rows x 64 k
+constexpr int kHighWords = kBits == 8 ? 4 : kBits - 4;         // of a lane, after its four low words
+constexpr u32 kMagic = config::kActIsBf16 ? 0x43004300u : 0x64006400u;
+constexpr u32 kOne = config::kActIsBf16 ? 0x3f803f80u : 0x3c003c00u;
+
+// One lane's codes of a block.
+struct Codes {
+  u32 low[4];
+  u32 high[kHighWords == 0 ? 1 : kHighWords];
+};
+
+QG_DEVICE Codes load_codes(const u8* block, int lane) {
+  Codes c;
+  const Vec4 low = *reinterpret_cast<const Vec4*>(block + lane * 16);
+  c.low[0] = low.x, c.low[1] = low.y, c.low[2] = low.z, c.low[3] = low.w;
+  if constexpr (kBits == 5) {
+    c.high[0] = *reinterpret_cast<const u32*>(block + 512 + lane * 4);
+  } else if constexpr (kBits == 6) {
+    const Vec2 high = *reinterpret_cast<const Vec2*>(block + 512 + lane * 8);
+    c.high[0] = high.x, c.high[1] = high.y;
+  } else if constexpr (kBits == 8) {
+    const Vec4 high = *reinterpret_cast<const Vec4*>(block + 512 + lane * 16);
+    c.high[0] = high.x, c.high[1] = high.y, c.high[2] = high.z, c.high[3] = high.w;
+  }
+  return c;
+}
+
+// What is added to the codes of a fragment's two rows: element 0 for row g, element 1 for row g + 8.
 struct Offsets {
-  u32 direct[2];   // -(magic + z), both halves
-  u32 shifted[2];  // fp16 only: -(64 + z)
+  u32 direct[2];   // -(magic + z), both halves; 8 bits in bf16: -(z - 128)
+  u32 shifted[2];  // 4 bits in fp16 only: -(64 + z)
 };
 
 QG_DEVICE u32 broadcast(u32 half) { return half | (half << 16); }
@@ -23,13 +59,15 @@ QG_DEVICE Offsets make_offsets(u32 z0, u32 z1) {
   const u32 z[2] = {z0, z1};
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    if constexpr (config::kActIsBf16) {
+    o.shifted[i] = 0;
+    if constexpr (config::kActIsBf16 && kBits == 8) {
+      o.direct[i] = act::pack(128.f - static_cast<float>(z[i]), 128.f - static_cast<float>(z[i]));
+    } else if constexpr (config::kActIsBf16) {
       o.direct[i] = broadcast(0xc300u | z[i]);
-      o.shifted[i] = 0;
     } else {
       o.direct[i] = broadcast(0xe400u | z[i]);
       // -(1024 + z) + 960 = -(64 + z), exact.
-      o.shifted[i] = act::fma_pair(o.direct[i], 0x3c003c00u, 0x63806380u);
+      if constexpr (kBits == 4) o.shifted[i] = act::fma_pair(o.direct[i], 0x3c003c00u, 0x63806380u);
     }
   }
   return o;
@@ -38,26 +76,182 @@ QG_DEVICE Offsets make_offsets(u32 z0, u32 z1) {
 template <u32 kMask>
 QG_DEVICE u32 magic(u32 q) {  // (q & mask) | magic
   u32 t;
-  constexpr u32 kMagic = config::kActIsBf16 ? 0x43004300u : 0x64006400u;
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(t) : "r"(q), "n"(kMask), "n"(kMagic));
   return t;
 }
+template <u32 kMask>
+QG_DEVICE u32 merge(u32 q, u32 rest) {  // (q & mask) | rest
+  u32 t;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(t) : "r"(q), "n"(kMask), "r"(rest));
+  return t;
+}
 
-// One word -> the four A registers of a k16 step.
-QG_DEVICE void word(u32 q, const Offsets& o, u32 (&a)[4]) {
-  if constexpr (config::kActIsBf16) {
+// Bytes of step w: container h holds rows g + 8h, its bytes the codes of {k, k + 8, k + 1, k + 9}; 5 and 6 bits.
+template <int kW, int kH>
+QG_DEVICE u32 container(const Codes& c) {
+  const u32 low = (c.low[kW] >> (4 * kH)) & 0x0f0f0f0fu;
+  constexpr int kBit = kBits == 5 ? 2 * kW + kH : 2 * (2 * (kW % 2) + kH);  // of the high bits, in every byte
+  const u32 high = c.high[kBits == 5 ? 0 : kW / 2];
+  const u32 moved = kBit >= 4 ? high >> (kBit - 4) : high << (4 - kBit);
+  return merge<(kBits == 5 ? 0x10101010u : 0x30303030u)>(moved, low);
+}
+
+// Step w of 16 k -> the four A registers.
+template <int kW>
+QG_DEVICE void step(const Codes& c, const Offsets& o, u32 (&a)[4]) {
+  if constexpr (kBits == 4 && config::kActIsBf16) {
+#pragma unroll
+    for (int p = 0; p < 4; ++p) a[p] = act::fma_pair(magic<0x000f000fu>(c.low[kW] >> (4 * p)), kOne, o.direct[p & 1]);
+  } else if constexpr (kBits == 4) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const u32 part = c.low[kW] >> (8 * h);
+      a[2 * h] = act::fma_pair(magic<0x000f000fu>(part), kOne, o.direct[0]);
+      a[2 * h + 1] = act::fma_pair(magic<0x00f000f0u>(part), 0x2c002c00u, o.shifted[1]);
+    }
+  } else if constexpr (kBits < 8) {
+    const u32 bytes[2] = {container<kW, 0>(c), container<kW, 1>(c)};
 #pragma unroll
     for (int p = 0; p < 4; ++p) {
-      a[p] = act::fma_pair(magic<0x000f000fu>(q >> (4 * p)), 0x3f803f80u, o.direct[p & 1]);
+      const u32 pair = __byte_perm(bytes[p & 1], kMagic, p < 2 ? 0x7250 : 0x7351);
+      a[p] = act::fma_pair(pair, kOne, o.direct[p & 1]);
     }
   } else {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const u32 part = q >> (8 * h);
-      a[2 * h] = act::fma_pair(magic<0x000f000fu>(part), 0x3c003c00u, o.direct[0]);
-      a[2 * h + 1] = act::fma_pair(magic<0x00f000f0u>(part), 0x2c002c00u, o.shifted[1]);
+    for (int p = 0; p < 4; ++p) {
+      const u32 word = kW < 2 ? c.low[2 * (kW % 2) + (p & 1)] : c.high[2 * (kW % 2) + (p & 1)];
+      const u32 pair = p < 2 ? word : word >> 8;
+      if constexpr (config::kActIsBf16) {
+        // l - h, and - (z - 128) where there are zero points.
+        a[p] = act::fma_pair(magic<0x00800080u>(pair), 0xbf80bf80u, magic<0x007f007fu>(pair));
+        if constexpr (config::kIntegerZeros || config::kFloatZeros) a[p] = act::fma_pair(a[p], kOne, o.direct[p & 1]);
+      } else {
+        u32 t;  // (pair & mask) ^ (magic | sign bits)
+        asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(t) : "r"(pair), "n"(0x00ff00ffu), "n"(0x64806480u));
+        a[p] = act::fma_pair(t, kOne, o.direct[p & 1]);
+      }
     }
+  }
+}
+// For loops over w that are unrolled.
+QG_DEVICE void step(const Codes& c, int w, const Offsets& o, u32 (&a)[4]) {
+  if (w == 0) {
+    step<0>(c, o, a);
+  } else if (w == 1) {
+    step<1>(c, o, a);
+  } else if (w == 2) {
+    step<2>(c, o, a);
+  } else {
+    step<3>(c, o, a);
   }
 }
 
 }  // namespace dequant
+
+// The scale of one 16-row fragment and group, as one lane needs it: of rows g and g + 8, with zero points or offsets.
+namespace scales {
+
+using config::kChannelWise;
+using config::kFloatZeros;
+using config::kIntegerZeros;
+using config::kTwoLevel;
+
+// Bytes of a fragment's 16 rows: a group in the scale and zero planes, 256 k in the plane of steps.
+constexpr int kScaleBytes = kTwoLevel ? 16 : 32;
+constexpr int kZeroBytes = kIntegerZeros ? 16 : kFloatZeros ? kScaleBytes : 0;
+constexpr int kStepBytes = kTwoLevel ? (kFloatZeros ? 64 : 32) : 0;
+// The scale is left to the end of K: nothing about it changes on the way, and no offset is added to the weights.
+constexpr bool kDeferred = kChannelWise && !kFloatZeros;
+// The activations' type does not hold the scale exactly. A weight must still be rounded once: the scale is split in two
+// numbers of that type, w = q s_high + (q s_low), or, with offsets, computed in fp32. (A rounded scale alone put the results
+// of bf16 activations and fp16 or two-level scales at 3.3e-3 to 5.5e-3 from fp64, against 2.5e-3 so.)
+constexpr bool kSplit = kTwoLevel || (config::kActIsBf16 && !config::kScaleIsBf16);
+
+QG_DEVICE float number(u16 bits) {
+  if constexpr (config::kScaleIsBf16) {
+    return __uint_as_float(static_cast<u32>(bits) << 16);
+  } else {
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(bits));
+    return f;
+  }
+}
+
+// Rows g and g + 8: two 16-bit numbers of the scales' type, or two floats.
+struct Pair {
+  u32 bits[kTwoLevel ? 2 : 1];
+
+  QG_DEVICE float value(int h) const {
+    if constexpr (kTwoLevel) {
+      return __uint_as_float(bits[h]);
+    } else {
+      return number(static_cast<u16>(h ? bits[0] >> 16 : bits[0] & 0xffffu));
+    }
+  }
+  // Both halves, in the activations' type.
+  QG_DEVICE u32 both(int h) const {
+    if constexpr (!kTwoLevel && config::kScaleIsBf16 == config::kActIsBf16) {
+      return __byte_perm(bits[0], 0, h ? 0x3232 : 0x1010);
+    } else {
+      return act::pack(value(h), value(h));
+    }
+  }
+  // What both() lost.
+  QG_DEVICE u32 rest(int h) const {
+    const float lost = value(h) - act::low(both(h));
+    return act::pack(lost, lost);
+  }
+};
+
+struct Scale {
+  Pair s, b;
+  dequant::Offsets offsets;
+};
+
+// `plane`: two-level codes or numbers; `step`: the fragment's 16 steps. `i` counts pairs.
+QG_DEVICE Pair read_pair(const u8* plane, const u8* step, int i, int g) {
+  Pair pair;
+  if constexpr (kTwoLevel) {
+    const u32 codes = reinterpret_cast<const u16*>(plane)[i];
+    const u32 steps = reinterpret_cast<const u32*>(step)[g];
+    pair.bits[0] = __float_as_uint(number(static_cast<u16>(steps & 0xffffu)) * static_cast<float>(static_cast<signed char>(codes & 0xffu)));
+    pair.bits[1] = __float_as_uint(number(static_cast<u16>(steps >> 16)) * static_cast<float>(static_cast<signed char>(codes >> 8)));
+  } else {
+    pair.bits[0] = reinterpret_cast<const u32*>(plane)[i];
+  }
+  return pair;
+}
+
+// `scale`, `zero`: the planes' bytes from the fragment's first group here on; `step`: the fragment's steps; in shared or
+// global memory. `group` counts from there.
+QG_DEVICE Scale read(const u8* scale, const u8* zero, const u8* step, int group, int g) {
+  Scale r;
+  const int i = group * 8 + g;
+  r.s = read_pair(scale, step, i, g);
+  u32 zeros = config::kFloatZeros ? 0 : (1u << (config::kBits - 1)) * 0x0101u;
+  if constexpr (kIntegerZeros) zeros = reinterpret_cast<const u16*>(zero)[i];
+  if constexpr (kFloatZeros) r.b = read_pair(zero, step + 32, i, g);
+  r.offsets = dequant::make_offsets(zeros & 0xffu, zeros >> 8);
+  return r;
+}
+
+// Exact integers of one step -> weights, in the activations' type.
+QG_DEVICE void apply(const Scale& s, u32 (&a)[4]) {
+  if constexpr (!kDeferred) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (kFloatZeros && kSplit) {
+        const float scale = s.s.value(i & 1), offset = s.b.value(i & 1);
+        a[i] = act::pack(act::low(a[i]) * scale + offset, act::high(a[i]) * scale + offset);
+      } else if constexpr (kSplit) {
+        a[i] = act::fma_pair(a[i], s.s.both(i & 1), act::mul_pair(a[i], s.s.rest(i & 1)));
+      } else if constexpr (kFloatZeros) {
+        a[i] = act::fma_pair(a[i], s.s.both(i & 1), s.b.both(i & 1));
+      } else {
+        a[i] = act::mul_pair(a[i], s.s.both(i & 1));
+      }
+    }
+  }
+}
+
+}  // namespace scales

@@ -2,7 +2,7 @@
 //
 //   red[w][token][n]  fp32, w = the CTA's K groups, rows of kTileN + 4 floats (the 4 keep the fragment stores free of
 //                     bank conflicts), already written by the caller, no barrier yet
-//   one slice of K:   sum over w -> bias -> cast -> Y
+//   one slice of K:   sum over w -> bias -> activation, gate -> residual -> cast -> Y
 //   S slices:         sum over w -> workspace partial of this slice; the CTA that takes a tile's last ticket adds the
 //                     slices in slice order, so that the result does not depend on who was last: bitwise repeatable
 //                     for a given (config, S, M). The ticket is set back to 0 for the next launch.
@@ -12,12 +12,15 @@
 // Workspace: [tickets u32 [M tiles][N tiles], rounded up to 256 B | partials fp32 [M tile][N tile][slice][kTileM][kTileN]].
 // The loops are rolled: unrolled epilogues cost NVRTC more than the main loop does.
 
+// Gated: rows of W alternate gate and up, and Y has half as many columns. All of it is in fp32 up to the one cast.
+
 struct Output {
   void* y;
   const void* bias;
+  const void* residual;
   void* workspace;
   int m, n;  // real sizes
-  i64 ldy;
+  i64 ldy, ldr;
 };
 
 namespace epilogue {
@@ -41,32 +44,90 @@ QG_DEVICE void add(Float4& s, const Float4& v) {
   s.w += v.w;
 }
 
-// Writes 4 neighbouring columns of a row of Y; columns beyond N are dropped.
-QG_DEVICE void store(const Output& out, int row, int col, Float4 v) {
-  if (col >= out.n) return;
-  if constexpr (config::kBias) {
-    const u16* bias = static_cast<const u16*>(out.bias) + col;
-    v.x += act::to_float(load_u16(bias));
-    if (col + 1 < out.n) v.y += act::to_float(load_u16(bias + 1));
-    if (col + 2 < out.n) v.z += act::to_float(load_u16(bias + 2));
-    if (col + 3 < out.n) v.w += act::to_float(load_u16(bias + 3));
-  }
-  const u32 lo = act::pack(v.x, v.y), hi = act::pack(v.z, v.w);
-  u16* y = static_cast<u16*>(out.y) + static_cast<i64>(row) * out.ldy + col;
-  if (col + 4 <= out.n && (out.ldy & 3) == 0) {
-    *reinterpret_cast<Vec2*>(y) = Vec2{lo, hi};
+constexpr int kOutBytes = config::kOutIsFp32 ? 4 : 2;
+constexpr int kColumns = config::kGated ? 2 : 4;  // of Y that four rows of W make
+
+QG_DEVICE float read_out_type(const void* base, i64 index) {
+  if constexpr (config::kOutIsFp32) {
+    return static_cast<const float*>(base)[index];
   } else {
-    y[0] = static_cast<u16>(lo);
-    if (col + 1 < out.n) y[1] = static_cast<u16>(lo >> 16);
-    if (col + 2 < out.n) y[2] = static_cast<u16>(hi);
-    if (col + 3 < out.n) y[3] = static_cast<u16>(hi >> 16);
+    return act::to_float(load_u16(static_cast<const u16*>(base) + index));
+  }
+}
+
+// 1 / (1 + exp(-v)) to a few units in the last place.
+QG_DEVICE float sigmoid(float v) {
+  float e, r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(v * -1.4426950408889634f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.f + e));
+  return r;
+}
+
+QG_DEVICE float activation(float v) {
+  if constexpr (config::kActivation == 1) return v * sigmoid(v);  // SiLU
+  // GELU, tanh form: 0.5 (1 + tanh u) = sigmoid(2 u), u = sqrt(2 / pi) (v + 0.044715 v^3).
+  if constexpr (config::kActivation == 2) return v * sigmoid(1.5957691216057308f * (v + 0.044715f * v * v * v));
+  if constexpr (config::kActivation == 3) return v > 0.f ? v : v != v ? v : 0.f;  // ReLU
+  return v;
+}
+
+// Writes what 4 neighbouring rows of W make of a row of Y; columns beyond N are dropped.
+QG_DEVICE void store(const Output& out, int row, int col, Float4 sum) {
+  if (col >= out.n) return;
+  float v[4] = {sum.x, sum.y, sum.z, sum.w};
+  if constexpr (config::kBias) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (col + i < out.n) v[i] += read_out_type(out.bias, col + i);
+    }
+  }
+  if constexpr (config::kGated) {
+    v[0] = activation(v[0]) * v[1];
+    v[1] = activation(v[2]) * v[3];
+    col >>= 1;
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = activation(v[i]);
+  }
+  const int columns = config::kGated ? out.n >> 1 : out.n;
+  if constexpr (config::kResidual) {
+    const i64 base = static_cast<i64>(row) * out.ldr + col;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      if (col + i < columns) v[i] += read_out_type(out.residual, base + i);
+    }
+  }
+  u8* y = static_cast<u8*>(out.y) + (static_cast<i64>(row) * out.ldy + col) * kOutBytes;
+  const bool whole = col + kColumns <= columns && (out.ldy & (kColumns - 1)) == 0;
+  if constexpr (config::kOutIsFp32) {
+    if (whole && kColumns == 4) {
+      *reinterpret_cast<Float4*>(y) = Float4{v[0], v[1], v[2], v[3]};
+    } else {
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+        if (col + i < columns) reinterpret_cast<float*>(y)[i] = v[i];
+      }
+    }
+  } else {
+    const u32 low = act::pack(v[0], v[1]);
+    const u32 high = kColumns == 4 ? act::pack(v[2], v[3]) : 0;
+    if (whole && kColumns == 4) {
+      *reinterpret_cast<Vec2*>(y) = Vec2{low, high};
+    } else if (whole) {
+      *reinterpret_cast<u32*>(y) = low;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+        if (col + i < columns) reinterpret_cast<u16*>(y)[i] = static_cast<u16>((i < 2 ? low : high) >> (i & 1) * 16);
+      }
+    }
   }
 }
 
 #if __CUDA_ARCH__ >= 900
-QG_DEVICE int cluster_size() {
+QG_DEVICE int slices_in_cluster() {
   int size;
-  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+  asm volatile("mov.u32 %0, %%cluster_nctaid.z;" : "=r"(size));
   return size;
 }
 QG_DEVICE void cluster_barrier() {
@@ -105,7 +166,7 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
     return;
   }
 #if __CUDA_ARCH__ >= 900
-  if (cluster_size() > 1) {
+  if (slices_in_cluster() > 1) {
     if constexpr (config::kWarpsK > 1) {
 #pragma unroll 1
       for (int i = tid; i < total; i += config::kEpilogueThreads) {

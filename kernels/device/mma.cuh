@@ -5,23 +5,27 @@
 //   grid (M tiles, N tiles, S)        CTA: kTileM rows of X  x  kTileN rows of W  x  one slice of K
 //   warps kWarpsN x kWarpsK           warp (wn, wk): rows [wn * 16 * kRowTiles, ...) of the tile, every kWarpsK-th
 //                                     stage of the slice (interleaved, so that the CTA reads one contiguous front)
-//   stage = kBlocks blocks of 64 k    a block is 16 rows x 64 k = 512 B of codes: 16 B a lane, the four A fragments of
-//                                     that lane; nobody but this lane reads them
+//   stage = kBlocks blocks of 64 k    a block is 16 rows x 64 k = 128 * bits B of codes: what a lane needs of it for its four
+//                                     A fragments nobody but this lane reads
 //
 // Shared memory
-//   ring   [warp][kStages] { codes [kRowTiles][kBlocks][512 B] | scales [kRowTiles][kGroups][32 B] | zeros [..][16 B] }
+//   ring   [warp][kStages] { codes [kRowTiles][kBlocks][128 * bits B] | scales [kRowTiles][kGroups][32 B]
+//                            | zeros [kRowTiles][kGroups][16 or 32 B] | steps [kRowTiles][32 or 64 B] } (two levels: 16 B
+//                            of scales); none of the latter three when channel-wise, where they stay in registers
 //   slice path:   activations [rows][slice k * 2 B + 16 B]: the whole slice, loaded once; warps never wait for each other
 //   staged path:  activations [wk][kStages][kTileM][kBlocks * 128 B + 16 B]: one barrier per stage among the warps of a
 //                 K group
 //   (16 B of padding per row make ldmatrix free of bank conflicts: rows start 4 banks apart)
 //   epilogue: red [kWarpsK][kTileM][kTileN + 4] fp32 over all of it
 //
-// Slices are whole units of max(64, group) k. The host divides: slice z has units_quotient + (z < units_remainder)
+// Slices are whole units of max(64, group) k, two levels: of 256. The host divides: slice z has units_quotient + (z < units_remainder)
 // units. K is padded to 64 in the packed weights; activations beyond K are zero-filled by the copy. Weight blocks beyond
 // the padded N are clamped to the last one and their results dropped at the store.
 //
 // Scale: `post` runs the MMAs of a group on exact integers and adds s * partial in fp32 (cheaper for few tokens, more
-// accurate); `pre` multiplies the weights once and accumulates in place (cheaper from 4 token tiles or so on).
+// accurate); `pre` multiplies the weights once and accumulates in place (cheaper from 4 token tiles or so on). Float
+// zero points in `post` add offset * sum of the group's activations: one more MMA a step, with weights of one, whose sums
+// stand where the lane needs them. Channel-wise scales without offsets wait for the end in both modes.
 //
 // Sources: swapped operands and fragment-order packing as in Marlin (arXiv 2408.11743) and FLUTE; split-K with tickets as
 // in stream-K's fix-up (arXiv 2301.03598).
@@ -31,6 +35,7 @@ struct Problem {
   const u8* weights;
   const u8* scales;
   const u8* zeros;
+  const u8* steps;
   int m, n, k;
   i64 ldx;
   int units_quotient, units_remainder;
@@ -40,24 +45,24 @@ namespace mma_family {
 
 using namespace config;
 
-constexpr int kGroups = max_of(1, kBlocks * 64 / kGroupSize);  // scale groups of a stage
-constexpr int kGroupsPerBlock = max_of(1, 64 / kGroupSize);
-constexpr int kBlocksPerUnit = max_of(1, kGroupSize / 64);
-constexpr int kCodeBytes = kRowTiles * kBlocks * 512;
-constexpr int kScaleBytes = kRowTiles * kGroups * 32;
-constexpr int kZeroBytes = kIntegerZeros ? kRowTiles * kGroups * 16 : 0;
-constexpr int kSlotBytes = kCodeBytes + kScaleBytes + kZeroBytes;
+constexpr int kGroups = kChannelWise ? 0 : max_of(1, kBlocks * 64 / kGroupSize);  // scale groups of a stage
+constexpr int kGroupsPerBlock = kChannelWise ? 1 : max_of(1, 64 / kGroupSize);
+constexpr int kBlocksPerUnit = kTwoLevel ? 4 : kChannelWise ? 1 : max_of(1, kGroupSize / 64);
+constexpr int kRowCodeBytes = kBlocks * dequant::kBlockBytes;
+constexpr int kCodeBytes = kRowTiles * kRowCodeBytes;
+constexpr int kRowScaleBytes = kGroups * scales::kScaleBytes;
+constexpr int kRowZeroBytes = kGroups * scales::kZeroBytes;
+constexpr int kRowStepBytes = kChannelWise ? 0 : scales::kStepBytes;
+constexpr int kZeroOffset = kCodeBytes + kRowTiles * kRowScaleBytes;
+constexpr int kStepOffset = kZeroOffset + kRowTiles * kRowZeroBytes;
+constexpr int kSlotBytes = kStepOffset + kRowTiles * kRowStepBytes;
 constexpr int kWarps = kWarpsN * kWarpsK;
 constexpr int kRingBytes = kWarps * kStages * kSlotBytes;
 constexpr int kGroupThreads = 32 * kWarpsN;  // threads of a K group
 constexpr int kStageRowBytes = kBlocks * 128 + 16;
 constexpr int kStageActivationBytes = kTileM * kStageRowBytes;
 
-// The scales (and zero points) of one 16-row fragment and group, as this lane needs them.
-struct Scale {
-  u32 pair;  // row g in the low half, row g + 8 in the high half
-  dequant::Offsets offsets;
-};
+using scales::Scale;
 
 struct Warp {
   int lane, wn, wk;
@@ -73,36 +78,49 @@ struct Warp {
   QG_DEVICE int block_of(int s) const { return first_block + (wk + s * kWarpsK) * kBlocks; }
 };
 
+// Copies the 16-byte vectors of a plane's `bytes` bytes per fragment to dst, fragment after fragment; `valid` of them.
+template <int kBytes>
+QG_DEVICE void copy_plane(u32 dst, const u8* plane, i64 pitch, i64 offset, int first_row_block, int last_row_block, int valid,
+                          int lane) {
+  constexpr int kVectors = kBytes / 16, kAll = kRowTiles * kVectors;
+  if constexpr (kAll > 0) {
+#pragma unroll
+    for (int c = 0; c < kAll; c += 32) {
+      const int r = (lane + c) / kVectors, part = (lane + c) % kVectors;
+      const i64 row_block = min_of(first_row_block + r, last_row_block);
+      if (lane + c < kAll && part * 16 < valid) {
+        copy_async16(dst + (lane + c) * 16, plane + row_block * pitch + offset + part * 16);
+      }
+    }
+  }
+}
+
 QG_DEVICE void copy_weights(const Problem& p, const Warp& warp, const u8* const (&codes)[kRowTiles], int first_row_block,
                             int last_row_block, int blocks_k, int s, int slot) {
   const int block = warp.block_of(s);
   const u32 base = warp.ring + slot * kSlotBytes;
+  const int bytes = (warp.end_block - block) * dequant::kBlockBytes;  // of a row block, left in the slice
 #pragma unroll
-  for (int j = 0; j < kBlocks; ++j) {
-    if (block + j < warp.end_block) {
+  for (int c = 0; c < kRowCodeBytes; c += 512) {
+    if (c + warp.lane * 16 < min_of(bytes, kRowCodeBytes)) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
-        copy_async16(base + (r * kBlocks + j) * 512 + warp.lane * 16, codes[r] + static_cast<i64>(block + j) * 512);
+        copy_async16(base + r * kRowCodeBytes + c + warp.lane * 16, codes[r] + static_cast<i64>(block) * dequant::kBlockBytes + c);
       }
     }
   }
-  const int groups = blocks_k * 64 / kGroupSize;
-  const int group = block * 64 / kGroupSize;
-  if (warp.lane < kRowTiles * kGroups * 2) {
-    const int r = warp.lane / (kGroups * 2), part = warp.lane % (kGroups * 2);
-    const i64 row_block = min_of(first_row_block + r, last_row_block);
-    if (group + part / 2 < groups) {
-      copy_async16(base + kCodeBytes + warp.lane * 16, p.scales + (row_block * groups + group) * 32 + part * 16);
-    }
-  }
-  if constexpr (kIntegerZeros) {
-    if (warp.lane < kRowTiles * kGroups) {
-      const int r = warp.lane / kGroups, part = warp.lane % kGroups;
-      const i64 row_block = min_of(first_row_block + r, last_row_block);
-      if (group + part < groups) {
-        copy_async16(base + kCodeBytes + kScaleBytes + warp.lane * 16, p.zeros + (row_block * groups + group + part) * 16);
-      }
-    }
+  if constexpr (!kChannelWise) {
+    const int groups = (blocks_k * 64 + kGroupSize - 1) / kGroupSize;
+    const int group = block * 64 / kGroupSize;
+    copy_plane<kRowScaleBytes>(base + kCodeBytes, p.scales, static_cast<i64>(groups) * scales::kScaleBytes,
+                               static_cast<i64>(group) * scales::kScaleBytes, first_row_block, last_row_block,
+                               (groups - group) * scales::kScaleBytes, warp.lane);
+    copy_plane<kRowZeroBytes>(base + kZeroOffset, p.zeros, static_cast<i64>(groups) * scales::kZeroBytes,
+                              static_cast<i64>(group) * scales::kZeroBytes, first_row_block, last_row_block,
+                              (groups - group) * scales::kZeroBytes, warp.lane);
+    copy_plane<kRowStepBytes>(base + kStepOffset, p.steps, static_cast<i64>((blocks_k + 3) / 4) * kRowStepBytes,
+                              static_cast<i64>(block / 4) * kRowStepBytes, first_row_block, last_row_block, kRowStepBytes,
+                              warp.lane);
   }
 }
 
@@ -134,37 +152,50 @@ QG_DEVICE void copy_activations(const Problem& p, u32 dst, int row_bytes, int ro
 
 // One block of 64 k: kRowTiles fragments of 16 rows against kTokenTiles of 8 tokens.
 // `row_address[t]`: this lane's ldmatrix row for token tile t, at the block's first k (see token_addresses).
-QG_DEVICE void block_post(float (&acc)[kRowTiles][kTokenTiles][4], const Vec4 (&q)[kRowTiles],
+QG_DEVICE void block_post(float (&acc)[kRowTiles][kTokenTiles][4], const dequant::Codes (&q)[kRowTiles],
                           const Scale (&scale)[kRowTiles][kGroupsPerBlock], const u32 (&row_address)[kTokenTiles], u32 offset) {
   u32 a[kRowTiles][4][4];
 #pragma unroll
   for (int r = 0; r < kRowTiles; ++r) {
-    const u32 words[4] = {q[r].x, q[r].y, q[r].z, q[r].w};
 #pragma unroll
-    for (int w = 0; w < 4; ++w) dequant::word(words[w], scale[r][w * kGroupsPerBlock / 4].offsets, a[r][w]);
+    for (int w = 0; w < 4; ++w) dequant::step(q[r], w, scale[r][w * kGroupsPerBlock / 4].offsets, a[r][w]);
   }
 #pragma unroll
   for (int t = 0; t < kTokenTiles; ++t) {
     u32 b[2][4];
     load_matrix_x4(b[0], row_address[t] + offset);
     load_matrix_x4(b[1], row_address[t] + offset + 64);
+    constexpr int kSteps = 4 / kGroupsPerBlock;  // k16 steps of a group within the block
+    float sums[kGroupsPerBlock][4];              // of the activations; the same for all rows
+    if constexpr (kFloatZeros) {
+      const u32 ones[4] = {dequant::kOne, dequant::kOne, dequant::kOne, dequant::kOne};
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        float(&sum)[4] = sums[w / kSteps];
+        if (w % kSteps == 0) sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
+        act::mma(sum, ones, b[w / 2][w % 2 * 2], b[w / 2][w % 2 * 2 + 1]);
+      }
+    }
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
+      if constexpr (scales::kDeferred) {
 #pragma unroll
-      for (int g = 0; g < kGroupsPerBlock; ++g) {
-        float part[4] = {0.f, 0.f, 0.f, 0.f};
-        constexpr int kSteps = 4 / kGroupsPerBlock;  // k16 steps of a group within the block
+        for (int w = 0; w < 4; ++w) act::mma(acc[r][t], a[r][w], b[w / 2][w % 2 * 2], b[w / 2][w % 2 * 2 + 1]);
+      } else {
 #pragma unroll
-        for (int i = 0; i < kSteps; ++i) {
-          const int w = g * kSteps + i;
-          act::mma(part, a[r][w], b[w / 2][w % 2 * 2], b[w / 2][w % 2 * 2 + 1]);
+        for (int g = 0; g < kGroupsPerBlock; ++g) {
+          float part[4] = {0.f, 0.f, 0.f, 0.f};
+#pragma unroll
+          for (int i = 0; i < kSteps; ++i) {
+            const int w = g * kSteps + i;
+            act::mma(part, a[r][w], b[w / 2][w % 2 * 2], b[w / 2][w % 2 * 2 + 1]);
+          }
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            acc[r][t][i] += scale[r][g].s.value(i / 2) * part[i];
+            if constexpr (kFloatZeros) acc[r][t][i] += scale[r][g].b.value(i / 2) * sums[g][i];
+          }
         }
-        const float s0 = act::low(scale[r][g].pair), s1 = act::high(scale[r][g].pair);
-        float(&c)[4] = acc[r][t];
-        c[0] += s0 * part[0];
-        c[1] += s0 * part[1];
-        c[2] += s1 * part[2];
-        c[3] += s1 * part[3];
       }
     }
   }
@@ -172,7 +203,7 @@ QG_DEVICE void block_post(float (&acc)[kRowTiles][kTokenTiles][4], const Vec4 (&
 
 // As block_post, k16 step by k16 step so that only 4 registers of weights per fragment are live; two token tiles share
 // one ldmatrix. `row_address[t]` as token_addresses makes it for the pre mode.
-QG_DEVICE void block_pre(float (&acc)[kRowTiles][kTokenTiles][4], const Vec4 (&q)[kRowTiles],
+QG_DEVICE void block_pre(float (&acc)[kRowTiles][kTokenTiles][4], const dequant::Codes (&q)[kRowTiles],
                          const Scale (&scale)[kRowTiles][kGroupsPerBlock], const u32 (&row_address)[kTokenTiles], u32 offset) {
 #pragma unroll
   for (int w = 0; w < 4; ++w) {
@@ -180,11 +211,8 @@ QG_DEVICE void block_pre(float (&acc)[kRowTiles][kTokenTiles][4], const Vec4 (&q
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
       const Scale& s = scale[r][w * kGroupsPerBlock / 4];
-      const u32 word = w == 0 ? q[r].x : w == 1 ? q[r].y : w == 2 ? q[r].z : q[r].w;
-      dequant::word(word, s.offsets, a[r]);
-      const u32 s0 = __byte_perm(s.pair, 0, 0x1010), s1 = __byte_perm(s.pair, 0, 0x3232);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) a[r][i] = act::mul_pair(a[r][i], i & 1 ? s1 : s0);
+      dequant::step(q[r], w, s.offsets, a[r]);
+      scales::apply(s, a[r]);
     }
 #pragma unroll
     for (int t = 0; t < kTokenTiles; t += 2) {
@@ -245,16 +273,22 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
   const u8* codes[kRowTiles];
 #pragma unroll
   for (int r = 0; r < kRowTiles; ++r) {
-    codes[r] = p.weights + (static_cast<i64>(min_of(first_row_block + r, last_row_block)) * blocks_k) * 512 + warp.lane * 16;
+    codes[r] = p.weights + static_cast<i64>(min_of(first_row_block + r, last_row_block)) * blocks_k * dequant::kBlockBytes +
+               warp.lane * 16;
+  }
+  Scale row_scale[kRowTiles];  // channel-wise
+  if constexpr (kChannelWise) {
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+      const i64 row_block = min_of(first_row_block + r, last_row_block);
+      row_scale[r] = scales::read(p.scales + row_block * scales::kScaleBytes, p.zeros + row_block * scales::kZeroBytes, nullptr, 0,
+                                  warp.lane / 4);
+    }
   }
 
   if constexpr (kSliceActivations) {
-    const int slice_k = (warp.end_block - warp.first_block) * 64;
-    warp.row_bytes = slice_k * 2 + 16;
+    warp.row_bytes = (warp.end_block - warp.first_block) * 128 + 16;
     warp.activations = shared_address(shared) + kRingBytes;
-    copy_activations<kThreads>(p, warp.activations, warp.row_bytes, warp.rows, first_row, warp.first_block * 64, slice_k / 8,
-                               tid);
-    copy_commit();
   } else {
     warp.row_bytes = kStageRowBytes;
     warp.activations = shared_address(shared) + kRingBytes + warp.wk * (kStages * kStageActivationBytes);
@@ -268,10 +302,17 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
                                         warp.block_of(s) * 64, kBlocks * 8, tid % kGroupThreads);
       }
     }
-    copy_commit();  // an empty group keeps the count of pending groups right
   };
+  if constexpr (kSliceActivations) {
+    copy_activations<kThreads>(p, warp.activations, warp.row_bytes, warp.rows, first_row, warp.first_block * 64,
+                               (warp.end_block - warp.first_block) * 8, tid);
+    copy_commit();
+  }
 #pragma unroll 1
-  for (int s = 0; s < kStages - 1; ++s) copy_stage(s, s);
+  for (int s = 0; s < kStages - 1; ++s) {
+    copy_stage(s, s);
+    copy_commit();
+  }
   if constexpr (kSliceActivations) {
     copy_wait<kStages - 1>();  // the activations are there
     __syncthreads();
@@ -296,6 +337,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
     const int free_slot = slot == 0 ? kStages - 1 : slot - 1;  // read in the stage before
     if constexpr (kSliceActivations) {
       copy_stage(s + kStages - 1, free_slot);
+      copy_commit();  // an empty group keeps the count of pending groups right
       copy_wait<kStages - 1>();
       __syncwarp();
     } else {
@@ -306,24 +348,27 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
         named_barrier(1 + warp.wk, kGroupThreads);
       }
       copy_stage(s + kStages - 1, free_slot);
+      copy_commit();
     }
     const u8* stage = ring + slot * kSlotBytes;
     const int block = warp.block_of(s);
 #pragma unroll(kUnrollBlocks ? kBlocks : 1)
     for (int j = 0; j < kBlocks; ++j) {
       if (block + j < warp.end_block) {
-        Vec4 q[kRowTiles];
+        dequant::Codes q[kRowTiles];
         Scale scale[kRowTiles][kGroupsPerBlock];
 #pragma unroll
         for (int r = 0; r < kRowTiles; ++r) {
-          q[r] = *reinterpret_cast<const Vec4*>(stage + (r * kBlocks + j) * 512 + warp.lane * 16);
+          q[r] = dequant::load_codes(stage + r * kRowCodeBytes + j * dequant::kBlockBytes, warp.lane);
 #pragma unroll
           for (int g = 0; g < kGroupsPerBlock; ++g) {
-            const int group = kGroupSize >= 64 ? j * 64 / kGroupSize : j * kGroupsPerBlock + g;
-            const int i = (r * kGroups + group) * 8 + warp.lane / 4;
-            scale[r][g].pair = reinterpret_cast<const u32*>(stage + kCodeBytes)[i];
-            const u32 zeros = kIntegerZeros ? reinterpret_cast<const u16*>(stage + kCodeBytes + kScaleBytes)[i] : 0x0808u;
-            scale[r][g].offsets = dequant::make_offsets(zeros & 0xffu, zeros >> 8);
+            if constexpr (kChannelWise) {
+              scale[r][g] = row_scale[r];
+            } else {
+              const int group = kGroupSize >= 64 ? j * 64 / kGroupSize : j * kGroupsPerBlock + g;
+              scale[r][g] = scales::read(stage + kCodeBytes + r * kRowScaleBytes, stage + kZeroOffset + r * kRowZeroBytes,
+                                         stage + kStepOffset + r * kRowStepBytes, group, warp.lane / 4);
+            }
           }
         }
         const u32 offset = kSliceActivations ? (block + j - warp.first_block) * 128 : slot * kStageActivationBytes + j * 128;
@@ -347,7 +392,11 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) {
       float* o = red + (warp.wk * kTileM + t * 8 + t2) * epilogue::kRow + (warp.wn * kRowTiles + r) * 16 + g;
-      const float(&c)[4] = acc[r][t];
+      float(&c)[4] = acc[r][t];
+      if constexpr (scales::kDeferred) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) c[i] *= row_scale[r].s.value(i / 2);
+      }
       o[0] = c[0];
       o[epilogue::kRow] = c[1];
       o[8] = c[2];
@@ -360,8 +409,9 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
 }  // namespace mma_family
 
 extern "C" __global__ void __launch_bounds__(config::kThreads, 1)
-    qgemm_mma(const u8* x, const u8* weights, const u8* scales, const u8* zeros, const void* bias, void* y, void* workspace,
-              int m, int n, int k, i64 ldx, i64 ldy, int units_quotient, int units_remainder) {
-  mma_family::run(Problem{x, weights, scales, zeros, m, n, k, ldx, units_quotient, units_remainder},
-                  Output{y, bias, workspace, m, n, ldy});
+    qgemm_mma(const u8* x, const u8* weights, const u8* scales, const u8* zeros, const u8* steps, const void* bias,
+              const void* residual, void* y, void* workspace, int m, int n, int k, i64 ldx, i64 ldy, i64 ldr,
+              int units_quotient, int units_remainder) {
+  mma_family::run(Problem{x, weights, scales, zeros, steps, m, n, k, ldx, units_quotient, units_remainder},
+                  Output{y, bias, residual, workspace, m, n, ldy, ldr});
 }

@@ -10,10 +10,16 @@
 //                                          with full and empty barriers, no CTA barrier inside the loop
 //
 // Shared memory (1024-byte aligned for the swizzle)
-//   ring [kStages] { activations [kBlocks][kTileM][128 B] | codes [kTileN / 16][kBlocks][512 B]
-//                    | scales [kTileN / 16][kGroups][32 B] | zeros [kTileN / 16][kGroups][16 B] }, each a multiple of 1024 B
+//   ring [kStages] { activations [kBlocks][kTileM][128 B] | codes [kTileN / 16][kBlocks][128 * bits B]
+//                    | scales [kTileN / 16][kScaleGroups][32 B, two levels: 16 B] | zeros [kTileN / 16][kScaleGroups][16 or 32 B]
+//                    | steps [kTileN / 16][32 or 64 B] }, each a multiple of 128 B, the whole of 1024 B; channel-wise: no scales
 //   barriers full[kStages], empty[kStages]
 //   epilogue: red [kGroupsK][kTileM][kTileN + 4] fp32 over the ring
+//
+// kClusterN = 2: two CTAs of neighbouring N tiles are a cluster (of fixed size, part of the kernel). They need the same
+// activations: each copies half of the rows of a box into both. A slot is free when the consumers of both have left it, so
+// these release it in both, and nobody leaves before the other is done. It halves what the SMs read of X from L2, which is
+// what bounds large M.
 //
 // A stage is kBlocks blocks of 64 k. The last stage of a slice may hold fewer: the missing blocks' activations are read
 // from beyond K, where the copy engine writes zeros, so that the loop has no branch: a wgmma
@@ -22,6 +28,10 @@
 //
 // A batch is the four k16 steps of one 64 x 64 block of weights. While it runs the next block is dequantized into other
 // registers; one batch stays in flight.
+//
+// Scale: `pre` multiplies the weights; `post`, for few tokens, multiplies the exact integers, a group (its part in a stage)
+// at a time into other accumulators, and adds s * part in fp32 once the next group's first block is dequantized. Channel-wise
+// scales without offsets wait for the end.
 //
 // Sources: PTX ISA, asynchronous warpgroup MMA, matrix descriptors and cp.async.bulk.tensor; swapped operands as in Machete.
 
@@ -34,6 +44,9 @@ struct Problem {
   const TensorMap* weights;  // [N / 16][words], boxes of the tile's row blocks of a stage
   const TensorMap* scales;
   const TensorMap* zeros;
+  const TensorMap* steps;
+  const u8* channel_scales;  // channel-wise: [N / 16][8][2], else unused
+  const u8* channel_zeros;
   int m, n, k;
   int units_quotient, units_remainder;
 };
@@ -44,15 +57,27 @@ using namespace config;
 
 constexpr int kGroupsN = kWarpsN;  // warpgroups along N
 constexpr int kGroupsK = kWarpsK;  // warpgroups along K
-constexpr int kScaleGroups = max_of(1, kBlocks * 64 / kGroupSize);
-constexpr int kGroupsPerBlock = max_of(1, 64 / kGroupSize);
-constexpr int kBlocksPerUnit = max_of(1, kGroupSize / 64);
+constexpr int kScaleGroups = kChannelWise ? 0 : max_of(1, kBlocks * 64 / kGroupSize);
+constexpr int kGroupsPerBlock = kChannelWise ? 1 : max_of(1, 64 / kGroupSize);
+constexpr int kBlocksPerUnit = kTwoLevel ? 4 : kChannelWise ? 1 : max_of(1, kGroupSize / 64);
 constexpr int kRowBlocks = kTileN / 16;
 constexpr int kActivationBytes = kBlocks * kTileM * 128;
-constexpr int kCodeBytes = kRowBlocks * kBlocks * 512;
-constexpr int kScaleBytes = kRowBlocks * kScaleGroups * 32;
-constexpr int kZeroBytes = kIntegerZeros ? kRowBlocks * kScaleGroups * 16 : 0;
-constexpr int kSlotBytes = (kActivationBytes + kCodeBytes + kScaleBytes + kZeroBytes + 1023) / 1024 * 1024;
+constexpr int kRowCodeBytes = kBlocks * dequant::kBlockBytes;
+constexpr int kRowScaleBytes = kScaleGroups * scales::kScaleBytes;
+constexpr int kRowZeroBytes = kScaleGroups * scales::kZeroBytes;
+constexpr int kRowStepBytes = kChannelWise ? 0 : scales::kStepBytes;
+// Where the planes of a stage begin: tensor copies write to multiples of 128 bytes.
+constexpr int align128(int bytes) { return (bytes + 127) / 128 * 128; }
+constexpr int kCodeOffset = kActivationBytes;
+constexpr int kScaleOffset = kCodeOffset + align128(kRowBlocks * kRowCodeBytes);
+constexpr int kZeroOffset = kScaleOffset + align128(kRowBlocks * kRowScaleBytes);
+constexpr int kStepOffset = kZeroOffset + align128(kRowBlocks * kRowZeroBytes);
+constexpr int kSlotBytes = (kStepOffset + align128(kRowBlocks * kRowStepBytes) + 1023) / 1024 * 1024;
+constexpr int kStageBytes = kActivationBytes + kRowBlocks * (kRowCodeBytes + kRowScaleBytes + kRowZeroBytes + kRowStepBytes);
+// `post`: blocks of a stage that share a scale.
+constexpr bool kScaleParts = kPostScale && !scales::kDeferred;
+constexpr int kPartBlocks = min_of(kBlocks, kBlocksPerUnit);
+static_assert(!kScaleParts || (kGroupsPerBlock == 1 && !kFloatZeros), "");
 constexpr int kConsumers = config::kEpilogueThreads;
 // Large tiles take registers from the producer's warpgroup, three of whose warps do nothing.
 constexpr bool kMoveRegisters = kThreads - kConsumers == 128;
@@ -79,6 +104,30 @@ QG_DEVICE void tensor_copy(u32 dst, const TensorMap* map, int column, int row, u
                    dst),
                "l"(map), "r"(column), "r"(row), "r"(barrier)
                : "memory");
+}
+// Into the same place of both CTAs of the cluster, counted by the barrier of each.
+QG_DEVICE void tensor_copy_to_both(u32 dst, const TensorMap* map, int column, int row, u32 barrier) {
+  asm volatile(
+      "{\n.reg .b16 both;\nmov.b16 both, 3;\ncp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], both;\n}" ::"r"(dst),
+      "l"(map), "r"(column), "r"(row), "r"(barrier)
+      : "memory");
+}
+QG_DEVICE int cluster_rank() {
+  int rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+QG_DEVICE void barrier_arrive_at(u32 barrier, int rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\nmbarrier.arrive.release.cluster.shared::cluster.b64 _, "
+      "[remote];\n}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+// Among the threads of the cluster that are still there.
+QG_DEVICE void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 QG_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 QG_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -107,17 +156,27 @@ QG_DEVICE void produce(const Problem& p, const Slice& slice, u32 ring, u32 full,
     if (s >= kStages) barrier_wait(empty + slot * 8, parity);
     const u32 base = ring + slot * kSlotBytes, barrier = full + slot * 8;
     const int block = slice.first_block + s * kBlocks;
-    const int group = block * 64 / kGroupSize;
-    barrier_expect(barrier, kActivationBytes + kCodeBytes + kScaleBytes + kZeroBytes);
-    tensor_copy(base + kActivationBytes, p.weights, block * 128, first_row_block, barrier);
+    barrier_expect(barrier, kStageBytes);
+    tensor_copy(base + kCodeOffset, p.weights, block * (dequant::kBlockBytes / 8), first_row_block, barrier);
 #pragma unroll
     for (int j = 0; j < kBlocks; ++j) {
       const int k = block + j < slice.end_block ? (block + j) * 64 : blocks_k * 64;  // beyond K: zeros
-      tensor_copy(base + j * kTileM * 128, p.x, k, first_row, barrier);
+      if constexpr (kClusterN == 1) {
+        tensor_copy(base + j * kTileM * 128, p.x, k, first_row, barrier);
+      } else {
+        const int half = cluster_rank() * (kTileM / 2);
+        tensor_copy_to_both(base + (j * kTileM + half) * 128, p.x, k, first_row + half, barrier);
+      }
     }
-    tensor_copy(base + kActivationBytes + kCodeBytes, p.scales, group * 8, first_row_block, barrier);
-    if constexpr (kIntegerZeros) {
-      tensor_copy(base + kActivationBytes + kCodeBytes + kScaleBytes, p.zeros, group * 4, first_row_block, barrier);
+    if constexpr (!kChannelWise) {
+      const int group = block * 64 / kGroupSize;
+      tensor_copy(base + kScaleOffset, p.scales, group * (scales::kScaleBytes / 8), first_row_block, barrier);
+      if constexpr (kRowZeroBytes > 0) {
+        tensor_copy(base + kZeroOffset, p.zeros, group * (scales::kZeroBytes / 8), first_row_block, barrier);
+      }
+      if constexpr (kRowStepBytes > 0) {
+        tensor_copy(base + kStepOffset, p.steps, block / 4 * (kRowStepBytes / 8), first_row_block, barrier);
+      }
     }
     if (++slot == kStages) {
       slot = 0;
@@ -126,26 +185,41 @@ QG_DEVICE void produce(const Problem& p, const Slice& slice, u32 ring, u32 full,
   }
 }
 
+using scales::Scale;
+
 // Codes of one fragment and block, dequantized and scaled: the A registers of four k16 steps.
-QG_DEVICE void load_block(u32 (&a)[4][4], const u8* stage, int row_block, int j, int lane) {
-  const Vec4 q = *reinterpret_cast<const Vec4*>(stage + kActivationBytes + (row_block * kBlocks + j) * 512 + lane * 16);
-  const u32 words[4] = {q.x, q.y, q.z, q.w};
+QG_DEVICE void load_block(u32 (&a)[4][4], scales::Pair& last, const u8* stage, int row_block, int j, int lane,
+                          const Scale& row_scale) {
+  const dequant::Codes q =
+      dequant::load_codes(stage + kCodeOffset + row_block * kRowCodeBytes + j * dequant::kBlockBytes, lane);
 #pragma unroll
   for (int g = 0; g < kGroupsPerBlock; ++g) {
-    const int group = kGroupSize >= 64 ? j * 64 / kGroupSize : j * kGroupsPerBlock + g;
-    const int i = (row_block * kScaleGroups + group) * 8 + lane / 4;
-    const u32 pair = reinterpret_cast<const u32*>(stage + kActivationBytes + kCodeBytes)[i];
-    const u32 zeros =
-        kIntegerZeros ? reinterpret_cast<const u16*>(stage + kActivationBytes + kCodeBytes + kScaleBytes)[i] : 0x0808u;
-    const dequant::Offsets offsets = dequant::make_offsets(zeros & 0xffu, zeros >> 8);
-    const u32 s[2] = {__byte_perm(pair, 0, 0x1010), __byte_perm(pair, 0, 0x3232)};
+    Scale scale = row_scale;
+    if constexpr (!kChannelWise) {
+      const int group = kGroupSize >= 64 ? j * 64 / kGroupSize : j * kGroupsPerBlock + g;
+      scale = scales::read(stage + kScaleOffset + row_block * kRowScaleBytes, stage + kZeroOffset + row_block * kRowZeroBytes,
+                           stage + kStepOffset + row_block * kRowStepBytes, group, lane / 4);
+    }
 #pragma unroll
     for (int w = g * 4 / kGroupsPerBlock; w < (g + 1) * 4 / kGroupsPerBlock; ++w) {
-      dequant::word(words[w], offsets, a[w]);
-#pragma unroll
-      for (int r = 0; r < 4; ++r) a[w][r] = act::mul_pair(a[w][r], s[r & 1]);
+      dequant::step(q, w, scale.offsets, a[w]);
+      if constexpr (!kScaleParts) scales::apply(scale, a[w]);
     }
+    last = scale.s;
   }
+}
+
+// Orders the compiler's uses of accumulators behind the asm before: it does not know that a batch writes them late.
+template <int kCount>
+QG_DEVICE void settle(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// acc += s * part; rows g and g + 8 take turns in pairs.
+QG_DEVICE void add_part(float (&acc)[kTileM / 2], const float (&part)[kTileM / 2], const scales::Pair& s, bool nothing) {
+#pragma unroll
+  for (int i = 0; i < kTileM / 2; ++i) acc[i] += nothing ? 0.f : s.value(i / 2 % 2) * part[i];
 }
 
 QG_DEVICE void run(const Problem& p, const Output& out) {
@@ -157,11 +231,15 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
 #pragma unroll 1
     for (int s = 0; s < kStages; ++s) {
       barrier_init(full + s * 8, 1);
-      barrier_init(empty + s * 8, 4 * kGroupsN);
+      barrier_init(empty + s * 8, 4 * kGroupsN * kClusterN);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  __syncthreads();
+  if constexpr (kClusterN == 1) {
+    __syncthreads();
+  } else {
+    cluster_barrier();
+  }
 
   Slice slice;
   const int z = blockIdx.z;
@@ -181,26 +259,79 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
     const int group_n = (warp >> 2) % kGroupsN, group_k = (warp >> 2) / kGroupsN;
     const int fragment = warp & 3;
     float acc[kRowTiles][kTileM / 2];
+    float part[kRowTiles][kTileM / 2];  // `post`
+    scales::Pair part_scale[kRowTiles];
+    if constexpr (kScaleParts) {
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+        for (int i = 0; i < kTileM / 2; ++i) acc[r][i] = 0.f;
+      }
+    }
+    Scale row_scale[kRowTiles];  // channel-wise
+    if constexpr (kChannelWise) {
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+        const i64 row_block = min_of(blockIdx.y * kRowBlocks + (group_n * kRowTiles + r) * 4 + fragment, (p.n + 63) / 64 * 4 - 1);
+        row_scale[r] = scales::read(p.channel_scales + row_block * scales::kScaleBytes,
+                                    p.channel_zeros + row_block * scales::kZeroBytes, nullptr, 0, lane / 4);
+      }
+    }
     int slot = group_k, previous = 0;
     u32 parity = 0;
 #pragma unroll 1
     for (int s = group_k; s < slice.stages; s += kGroupsK) {
       barrier_wait(full + slot * 8, parity);
       const u8* stage = shared + slot * kSlotBytes;
+      const u64 activations = descriptor(ring + slot * kSlotBytes);
+      const auto batch = [&](float(&d)[kTileM / 2], const u32(&a)[4][4], int j, bool fresh) {
+        wgmma_fence();
 #pragma unroll
-      for (int j = 0; j < kBlocks; ++j) {
+        for (int w = 0; w < 4; ++w) wgmma_issue(d, a[w], activations + j * kTileM * 8 + w * 2, !fresh || w != 0);
+        wgmma_commit();
+        wgmma_wait<1>();
+      };
+      // After a stage's first batch all batches of the stage before are done.
+      const auto release = [&] {
+        if (s == group_k) return;
+        if constexpr (kClusterN == 1) {
+          if (lane == 0) barrier_arrive(empty + previous * 8);
+        } else {
+          if (lane < kClusterN) barrier_arrive_at(empty + previous * 8, lane);
+        }
+      };
+      if constexpr (kScaleParts) {
 #pragma unroll
-        for (int r = 0; r < kRowTiles; ++r) {
-          u32 a[4][4];
-          load_block(a, stage, (group_n * kRowTiles + r) * 4 + fragment, j, lane);
-          const u64 b = descriptor(ring + slot * kSlotBytes + j * kTileM * 128);
-          wgmma_fence();
+        for (int first = 0; first < kBlocks; first += kPartBlocks) {
 #pragma unroll
-          for (int w = 0; w < 4; ++w) wgmma_issue(acc[r], a[w], b + w * 2, s != group_k || (j | w) != 0);
-          wgmma_commit();
-          wgmma_wait<1>();
-          // All batches of the stage before are done.
-          if (j == 0 && r == 0 && s != group_k && lane == 0) barrier_arrive(empty + previous * 8);
+          for (int r = 0; r < kRowTiles; ++r) {
+            scales::Pair next;
+#pragma unroll
+            for (int j = first; j < first + kPartBlocks; ++j) {
+              u32 a[4][4];
+              load_block(a, next, stage, (group_n * kRowTiles + r) * 4 + fragment, j, lane, row_scale[r]);
+              if (j == first) {
+                wgmma_wait<0>();
+                settle(part[r]);
+                add_part(acc[r], part[r], part_scale[r], first == 0 && s == group_k);
+              }
+              batch(part[r], a, j, j == first);
+              if (j == 0 && r == 0) release();
+            }
+            part_scale[r] = next;
+          }
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < kBlocks; ++j) {
+#pragma unroll
+          for (int r = 0; r < kRowTiles; ++r) {
+            u32 a[4][4];
+            scales::Pair unused;
+            load_block(a, unused, stage, (group_n * kRowTiles + r) * 4 + fragment, j, lane, row_scale[r]);
+            batch(acc[r], a, j, s == group_k && j == 0);
+            if (j == 0 && r == 0) release();
+          }
         }
       }
       previous = slot;
@@ -211,6 +342,13 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
       }
     }
     wgmma_wait<0>();
+    if constexpr (kScaleParts) {
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+        settle(part[r]);
+        add_part(acc[r], part[r], part_scale[r], false);
+      }
+    }
     epilogue::barrier();  // nobody reads the ring any more, and every copy into it was waited for
     const bool idle = group_k >= slice.stages;  // this K group had no stage
     const int g = lane / 4, t2 = lane % 4 * 2;
@@ -219,7 +357,11 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
 #pragma unroll
       for (int t = 0; t < kTileM / 8; ++t) {
         float* o = red + (group_k * kTileM + t * 8 + t2) * epilogue::kRow + ((group_n * kRowTiles + r) * 4 + fragment) * 16 + g;
-        const float* c = acc[r] + t * 4;
+        float* c = acc[r] + t * 4;
+        if constexpr (scales::kDeferred) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) c[i] *= row_scale[r].s.value(i / 2);
+        }
         o[0] = idle ? 0.f : c[0];
         o[epilogue::kRow] = idle ? 0.f : c[1];
         o[8] = idle ? 0.f : c[2];
@@ -227,15 +369,19 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
       }
     }
     epilogue::run(red, out, rows, first_row, blockIdx.y * kTileN);
+    if constexpr (kClusterN > 1) cluster_barrier();
   }
 }
 
 }  // namespace wgmma_family
 
-extern "C" __global__ void __launch_bounds__(config::kThreads, 1)
+extern "C" __global__ void QG_CLUSTER_DIMS __launch_bounds__(config::kThreads, 1)
     qgemm_wgmma(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weights,
-                const __grid_constant__ TensorMap scales, const __grid_constant__ TensorMap zeros, const void* bias, void* y,
-                void* workspace, int m, int n, int k, i64 ldy, int units_quotient, int units_remainder) {
-  wgmma_family::run(Problem{&x, &weights, &scales, &zeros, m, n, k, units_quotient, units_remainder},
-                    Output{y, bias, workspace, m, n, ldy});
+                const __grid_constant__ TensorMap scales, const __grid_constant__ TensorMap zeros,
+                const __grid_constant__ TensorMap steps, const u8* channel_scales, const u8* channel_zeros, const void* bias,
+                const void* residual, void* y, void* workspace, int m, int n, int k, i64 ldy, i64 ldr, int units_quotient,
+                int units_remainder) {
+  wgmma_family::run(Problem{&x, &weights, &scales, &zeros, &steps, channel_scales, channel_zeros, m, n, k, units_quotient,
+                            units_remainder},
+                    Output{y, bias, residual, workspace, m, n, ldy, ldr});
 }

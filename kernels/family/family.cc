@@ -15,20 +15,22 @@ const KernelFamily& FamilyOf(const KernelConfig& config) {
   return *AllFamilies()[static_cast<int>(config.family)];
 }
 
-absl::Status SupportsSignature(const KernelSignature& s) {
-  const bool served = s.format.bits == 4 && s.format.zero_point != ZeroPoint::kFloat &&
-                      !s.format.two_level() && s.format.group_size >= 32 && s.format.group_size <= 128 &&
-                      s.format.scale_type == s.act && s.out == s.act &&
-                      s.epilogue == Epilogue{.bias = s.epilogue.bias};
-  if (served) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("no kernel family serves ", SignatureName(s)));
+absl::Status SupportsSignature(const KernelSignature& signature) { return ValidateSignature(signature); }
+
+int UnitK(const WeightFormat& format) {
+  return format.two_level() ? kStepWeights : std::max(64, format.group_size);
 }
 
-int UnitK(const WeightFormat& format) { return std::max(64, format.group_size); }
-
-int FragmentStageBytes(const WeightFormat& format, int blocks) {
+StageBytes FragmentStage(const WeightFormat& format, int blocks) {
+  StageBytes bytes;
+  bytes.codes = blocks * 128 * format.bits;
+  if (format.channel_wise()) return bytes;
   const int groups = std::max(1, blocks * 64 / format.group_size);
-  return blocks * 512 + groups * (format.zero_point == ZeroPoint::kInteger ? 48 : 32);
+  bytes.scales = groups * (format.two_level() ? 16 : 32);
+  if (format.zero_point == ZeroPoint::kInteger) bytes.zeros = groups * 16;
+  if (format.zero_point == ZeroPoint::kFloat) bytes.zeros = bytes.scales;
+  if (format.two_level()) bytes.steps = format.zero_point == ZeroPoint::kFloat ? 64 : 32;
+  return bytes;
 }
 
 std::string ConfigConstants(const KernelConfig& config, const KernelSignature& signature) {
@@ -44,14 +46,25 @@ std::string ConfigConstants(const KernelConfig& config, const KernelSignature& s
   constant("int", "kBlocks", config.blocks_per_stage);
   constant("int", "kTileM", config.tile_m());
   constant("int", "kTileN", config.tile_n());
+  constant("int", "kClusterN", config.cluster_n);
   constant("int", "kThreads", config.threads());
   constant("int", "kEpilogueThreads", config.epilogue_threads());
-  constant("int", "kGroupSize", signature.format.group_size);
-  constant("bool", "kIntegerZeros", signature.format.zero_point == ZeroPoint::kInteger);
+  const WeightFormat& format = signature.format;
+  constant("int", "kBits", format.bits);
+  constant("int", "kGroupSize", format.channel_wise() ? 64 : format.group_size);
+  constant("bool", "kChannelWise", format.channel_wise());
+  constant("bool", "kTwoLevel", format.two_level());
+  constant("bool", "kIntegerZeros", format.zero_point == ZeroPoint::kInteger);
+  constant("bool", "kFloatZeros", format.zero_point == ZeroPoint::kFloat);
+  constant("bool", "kScaleIsBf16", format.scale_type == ScalarType::kBf16);
   constant("bool", "kActIsBf16", signature.act == ScalarType::kBf16);
+  constant("bool", "kOutIsFp32", signature.out == ScalarType::kFp32);
   constant("bool", "kSliceActivations", config.activations == ActivationPath::kSlice);
   constant("bool", "kPostScale", config.scale == ScaleMode::kPost);
   constant("bool", "kBias", signature.epilogue.bias);
+  constant("int", "kActivation", static_cast<int>(signature.epilogue.activation));
+  constant("bool", "kGated", signature.epilogue.gated);
+  constant("bool", "kResidual", signature.epilogue.residual);
   // An unrolled mma.sync costs NVRTC about 1.35 ms: blocks of large tiles stay a loop.
   constant("bool", "kUnrollBlocks",
            4 * config.row_tiles * config.token_tiles * config.blocks_per_stage <= 64);

@@ -55,12 +55,21 @@ const KernelFamily& FamilyOf(const KernelConfig& config);
 // FailedPrecondition for a signature that the device code shared by the families does not serve.
 [[nodiscard]] absl::Status SupportsSignature(const KernelSignature& signature);
 
-// K in units: a slice of a split is a whole number of them. max(64, group) weights, 64 when channel-wise, for every
-// family.
+// K in units: a slice of a split is a whole number of them. max(64, group) weights; channel-wise 64; with two
+// levels 256.
 int UnitK(const WeightFormat& format);
 
-// Bytes of codes, scales and zero points of one 16-row fragment in a stage of `blocks` blocks.
-int FragmentStageBytes(const WeightFormat& format, int blocks);
+// Bytes that a stage of `blocks` blocks holds of one 16-row fragment, plane by plane. Channel-wise scales do
+// not come with the stages.
+struct StageBytes {
+  int codes = 0;
+  int scales = 0;
+  int zeros = 0;
+  int steps = 0;
+
+  int all() const { return codes + scales + zeros + steps; }
+};
+StageBytes FragmentStage(const WeightFormat& format, int blocks);
 
 // The lines `constexpr ... = ...;` of namespace config that every device source reads.
 std::string ConfigConstants(const KernelConfig& config, const KernelSignature& signature);

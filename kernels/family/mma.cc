@@ -177,7 +177,9 @@ class Mma final : public KernelFamily {
             PointerTo("weights", PointerRole::kWeights, true, false),
             PointerTo("scales", PointerRole::kScales, true, false),
             PointerTo("zeros", PointerRole::kZeros, true, false),
+            PointerTo("steps", PointerRole::kSteps, true, false),
             PointerTo("bias", PointerRole::kBias, true, false),
+            PointerTo("residual", PointerRole::kResidual, true, false),
             PointerTo("y", PointerRole::kY, false, true),
             PointerTo("workspace", PointerRole::kWorkspace, true, true),
             SymbolArgument("m", 32, Symbol::kM),
@@ -185,6 +187,7 @@ class Mma final : public KernelFamily {
             ConstantArgument("k", problem.k),
             SymbolArgument("ldx", 64, Symbol::kLdx),
             SymbolArgument("ldy", 64, Symbol::kLdy),
+            SymbolArgument("ldr", 64, Symbol::kLdr),
             ConstantArgument("units_quotient", units / split_k),
             ConstantArgument("units_remainder", units % split_k)};
   }
@@ -192,7 +195,7 @@ class Mma final : public KernelFamily {
  private:
   static int StageBytes(const KernelConfig& config, const WeightFormat& format) {
     return config.warps_n * config.warps_k * config.row_tiles *
-           FragmentStageBytes(format, config.blocks_per_stage);
+           FragmentStage(format, config.blocks_per_stage).all();
   }
 };
 

@@ -21,7 +21,26 @@ bool FitsRegisters(const KernelConfig& c) {
   const int consumers = c.epilogue_threads();
   int cap = std::min(255, 65536 / ((c.threads() + 127) / 128 * 128) / 8 * 8);  // allocated for warpgroups
   if (c.threads() - consumers == 128) cap = consumers == 256 ? 240 : 160;  // setmaxnreg in the device source
-  return consumers <= 384 && c.row_tiles * c.tile_m() / 2 + 32 + 40 <= cap;
+  const int accumulators = c.row_tiles * c.tile_m() / 2 * (c.scale == ScaleMode::kPost ? 2 : 1);
+  return consumers <= 384 && accumulators + 32 + 40 <= cap;
+}
+
+// Token tiles of a CTA for many tokens: the bucket in equal parts. What the last wave of CTAs leaves idle is
+// most of what large M loses, and the parts are what the number of CTAs can be chosen by (6656x19968, M 1024:
+// 208 CTAs of 256 tokens keep 132 SMs busy for 79 % of two waves, 260 of 208 tokens for 98 %).
+std::vector<int> TokenTiles(int tokens) {
+  constexpr int kFewest = 8, kMost = 32;  // wgmma takes up to 256 tokens
+  const int least_parts = (tokens + kMost - 1) / kMost;
+  std::vector<int> tiles;
+  for (int parts = least_parts; parts <= 2 * least_parts || parts <= 4; ++parts) {
+    const int tile = (tokens + parts - 1) / parts;
+    if (tile < kFewest) break;
+    // A waste of more than an eighth, or a tile hardly smaller than the one before.
+    if (tile * parts * 8 > tokens * 9) continue;
+    if (!tiles.empty() && tiles.back() - tile < 3) continue;
+    tiles.push_back(tile);
+  }
+  return tiles;
 }
 
 // device/wgmma.cuh: wgmma.m64nNk16 with weights through registers, sm_90a.
@@ -43,8 +62,12 @@ class Wgmma final : public KernelFamily {
       absl::StrAppend(&constraints, i ? ", " : "", "\"+f\"(d[", i, "])");
     }
     const int a = accumulators;
+    // The attribute of a fixed cluster size stands only where there is one: with it a launch must be of
+    // clusters.
+    const std::string cluster =
+        config.cluster_n > 1 ? absl::StrCat("__cluster_dims__(1, ", config.cluster_n, ", 1)") : "";
     return absl::StrCat(
-        "QG_DEVICE void wgmma_issue(float (&d)[", accumulators,
+        "#define QG_CLUSTER_DIMS ", cluster, "\nQG_DEVICE void wgmma_issue(float (&d)[", accumulators,
         "], const u32 (&a)[4], u64 b, int accumulate) {\n  asm volatile(\"{.reg .pred p; setp.ne.b32 p, %",
         a + 5, ", 0; wgmma.mma_async.sync.aligned.m64n", config.tile_m(), "k16.f32.", type, ".", type, " {",
         outputs, "}, {%", a, ",%", a + 1, ",%", a + 2, ",%", a + 3, "}, %", a + 4,
@@ -69,6 +92,9 @@ class Wgmma final : public KernelFamily {
   std::vector<KernelConfig> Configs(const KernelSignature& signature, int m_bucket) const override {
     std::vector<KernelConfig> out;
     const int tokens = (m_bucket + 7) / 8;
+    // Parts of a sum need a block of one scale, and offsets an MMA of their own.
+    const bool parts = UnitK(signature.format) == signature.format.group_size &&
+                       signature.format.zero_point != ZeroPoint::kFloat;
     if (tokens <= 8) {
       for (const Geometry g : {Geometry{1, 1, 1}, {1, 1, 2}, {1, 2, 1}, {1, 3, 1}, {2, 1, 1}, {2, 2, 1}}) {
         for (const int stages : {3, 4, 6, 8}) {
@@ -76,14 +102,17 @@ class Wgmma final : public KernelFamily {
           if (tokens <= 2 && stages == 3) continue;
           if (tokens == 1 && stages == 6) continue;
           if (tokens <= 4 && g.row_tiles * g.groups_n == 4) continue;
-          Add(out, tokens, g, stages);
+          Add(out, tokens, g, stages, ScaleMode::kPre);
+          if (parts && tokens <= 4 && stages > 4) Add(out, tokens, g, stages, ScaleMode::kPost);
         }
       }
     } else {
-      for (const int tiles : {8, 12, 16, 32}) {
-        if (tiles > tokens || (tiles == 12 && tokens != 12)) continue;
+      for (const int tiles : TokenTiles(tokens)) {
         for (const Geometry g : {Geometry{1, 1, 1}, {1, 2, 1}, {1, 3, 1}, {2, 1, 1}, {2, 2, 1}}) {
-          for (const int stages : {3, 4, 6}) Add(out, tiles, g, stages);
+          for (const int stages : {3, 4, 6}) Add(out, tiles, g, stages, ScaleMode::kPre);
+          if (tiles >= 16 && tiles % 2 == 0 && g.row_tiles * g.groups_n == 2) {
+            for (const int stages : {3, 4}) Add(out, tiles, g, stages, ScaleMode::kPre, 2);
+          }
         }
       }
     }
@@ -100,7 +129,7 @@ class Wgmma final : public KernelFamily {
 
   int BytesInFlight(const KernelConfig& config, const KernelSignature& signature) const override {
     return config.stages * config.tile_n() / 16 *
-           FragmentStageBytes(signature.format, config.blocks_per_stage);
+           FragmentStage(signature.format, config.blocks_per_stage).all();
   }
 
   std::vector<KernelArgument> Arguments(const KernelConfig& config, const Problem& problem, int64_t units,
@@ -109,33 +138,43 @@ class Wgmma final : public KernelFamily {
     const PackedSizes packed = PackedSizesFor(problem.n, problem.k, format);
     const TensorElement element =
         problem.signature.act == ScalarType::kBf16 ? TensorElement::kBf16 : TensorElement::kFp16;
-    const int groups = std::max(1, config.blocks_per_stage * 64 / format.group_size);
-    // A plane of the packed weights: one row of words per 16 rows of N.
-    auto plane = [&](PointerRole role, int64_t words, int box_words) {
-      return TensorMapArgument{role,      TensorElement::kU32,  words, packed.padded_n / 16, words * 4,
-                               box_words, config.tile_n() / 16, 0};
+    // A plane of the packed weights: one row of 64-bit words per 16 rows of N.
+    const auto plane = [&](PointerRole role, int64_t plane_bytes, int box_bytes) {
+      const int64_t pitch = plane_bytes / (packed.padded_n / 16);
+      return TensorMapArgument{role,          TensorElement::kU64,  pitch / 8, packed.padded_n / 16, pitch,
+                               box_bytes / 8, config.tile_n() / 16, 0};
     };
-    const TensorMapArgument scales = plane(PointerRole::kScales, packed.groups * 8, groups * 8);
-    // Without zero points the kernel does not read that map; the scales' stands in.
-    const bool integer_zeros = format.zero_point == ZeroPoint::kInteger;
-    return {
-        {"x", TensorMapArgument{PointerRole::kX, element, problem.k, 0, 0, 64, config.tile_m(), 128}},
-        {"weights", plane(PointerRole::kWeights, packed.padded_k / 64 * 128, config.blocks_per_stage * 128)},
-        {"scales", scales},
-        {"zeros", integer_zeros ? plane(PointerRole::kZeros, packed.groups * 4, groups * 4) : scales},
-        PointerTo("bias", PointerRole::kBias, true, false),
-        PointerTo("y", PointerRole::kY, false, true),
-        PointerTo("workspace", PointerRole::kWorkspace, true, true),
-        SymbolArgument("m", 32, Symbol::kM),
-        ConstantArgument("n", problem.n),
-        ConstantArgument("k", problem.k),
-        SymbolArgument("ldy", 64, Symbol::kLdy),
-        ConstantArgument("units_quotient", units / split_k),
-        ConstantArgument("units_remainder", units % split_k)};
+    const StageBytes stage = FragmentStage(format, config.blocks_per_stage);
+    const TensorMapArgument weights = plane(PointerRole::kWeights, packed.weight_bytes, stage.codes);
+    // Planes that the format lacks, or that do not come with the stages, are not read: the weights' map
+    // stands in.
+    const auto plane_or_weights = [&](PointerRole role, int64_t plane_bytes, int box_bytes) {
+      return box_bytes > 0 ? plane(role, plane_bytes, box_bytes) : weights;
+    };
+    return {{"x", TensorMapArgument{PointerRole::kX, element, problem.k, 0, 0, 64,
+                                    config.tile_m() / config.cluster_n, 128}},
+            {"weights", weights},
+            {"scales", plane_or_weights(PointerRole::kScales, packed.scale_bytes, stage.scales)},
+            {"zeros", plane_or_weights(PointerRole::kZeros, packed.zero_bytes, stage.zeros)},
+            {"steps", plane_or_weights(PointerRole::kSteps, packed.step_bytes, stage.steps)},
+            PointerTo("channel_scales", PointerRole::kScales, format.channel_wise(), false),
+            PointerTo("channel_zeros", PointerRole::kZeros, format.channel_wise(), false),
+            PointerTo("bias", PointerRole::kBias, true, false),
+            PointerTo("residual", PointerRole::kResidual, true, false),
+            PointerTo("y", PointerRole::kY, false, true),
+            PointerTo("workspace", PointerRole::kWorkspace, true, true),
+            SymbolArgument("m", 32, Symbol::kM),
+            ConstantArgument("n", problem.n),
+            ConstantArgument("k", problem.k),
+            SymbolArgument("ldy", 64, Symbol::kLdy),
+            SymbolArgument("ldr", 64, Symbol::kLdr),
+            ConstantArgument("units_quotient", units / split_k),
+            ConstantArgument("units_remainder", units % split_k)};
   }
 
  private:
-  static void Add(std::vector<KernelConfig>& out, int token_tiles, Geometry g, int stages) {
+  static void Add(std::vector<KernelConfig>& out, int token_tiles, Geometry g, int stages, ScaleMode scale,
+                  int cluster_n = 1) {
     KernelConfig c;
     c.family = Family::kWgmma;
     c.token_tiles = token_tiles;
@@ -146,15 +185,21 @@ class Wgmma final : public KernelFamily {
     // Two blocks, so that the batch in flight over the loop's end and the next one use different registers.
     c.blocks_per_stage = 2;
     c.activations = ActivationPath::kStaged;
-    c.scale = ScaleMode::kPre;
+    c.scale = scale;
+    c.cluster_n = cluster_n;
     // K groups take stages in turn: parities would alias unless every group sees the same slots again.
     if (stages % g.groups_k != 0 || stages <= g.groups_k) return;
     if (FitsRegisters(c)) out.push_back(c);
   }
 
+  // As the constants of the device source: every plane begins at a multiple of 128 bytes.
   static int64_t SlotBytes(const KernelConfig& config, const WeightFormat& format) {
-    const int64_t bytes = int64_t{config.blocks_per_stage} * config.tile_m() * 128 +
-                          int64_t{config.tile_n()} / 16 * FragmentStageBytes(format, config.blocks_per_stage);
+    const int64_t fragments = config.tile_n() / 16;
+    const StageBytes stage = FragmentStage(format, config.blocks_per_stage);
+    int64_t bytes = int64_t{config.blocks_per_stage} * config.tile_m() * 128;
+    for (const int plane : {stage.codes, stage.scales, stage.zeros, stage.steps}) {
+      bytes += (fragments * plane + 127) / 128 * 128;
+    }
     return (bytes + 1023) / 1024 * 1024;
   }
 };

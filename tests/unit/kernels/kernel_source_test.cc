@@ -34,10 +34,43 @@ TEST(KernelSource, EveryFieldThatMattersChangesTheText) {
   EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second);
   signature.format.zero_point = ZeroPoint::kInteger;
   EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second);
+  signature.format.zero_point = ZeroPoint::kFloat;
+  EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second);
+  signature.format.scale_type = ScalarType::kFp16;
+  EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second);
+  signature.format.scale_levels = 2;
+  EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second);
+  for (const int bits : {5, 6, 8}) {
+    signature.format.bits = bits;
+    EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second) << bits;
+  }
+  signature.format = {.group_size = 0};
+  EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second);
+  signature.out = ScalarType::kFp32;
+  EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second);
+  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh, Activation::kRelu}) {
+    signature.epilogue.activation = activation;
+    EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second)
+        << ActivationName(activation);
+  }
+  signature.epilogue.gated = true;
+  EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second);
+  signature.epilogue.residual = true;
+  EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second);
   signature.epilogue.bias = true;
   EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second);
   signature.act = signature.out = signature.format.scale_type = ScalarType::kFp16;
   EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second);
+}
+
+// With the attribute a launch must be of clusters; without it a kernel cannot share its copies.
+TEST(KernelSource, ClustersAlongNAreFixedInTheKernel) {
+  const std::string alone =
+      RenderKernelSource(ParseConfig("wgmma_t16_r1_w2x1_s4_b2_staged_pre").value(), {}).text;
+  const std::string pairs =
+      RenderKernelSource(ParseConfig("wgmma_t16_r1_w2x1_s4_b2_staged_pre_c2").value(), {}).text;
+  EXPECT_THAT(alone, Not(HasSubstr("__cluster_dims__")));
+  EXPECT_THAT(pairs, HasSubstr("__cluster_dims__(1, 2, 1)"));
 }
 
 TEST(KernelSource, IncludesNoLibraryHeader) {

@@ -338,15 +338,17 @@ TEST(RelativeError, TolerancesAdmitRoundingOnly) {
   }
 }
 
-TEST(RelativeError, ToleranceIsThatOfTheActivationsAndAProductsWhenGated) {
+TEST(RelativeError, ToleranceIsThatOfTheActivationsAndOfWhatTheEpilogueAdds) {
   KernelSignature signature;
   EXPECT_EQ(ToleranceFor(signature), 3e-3);
   signature.out = ScalarType::kFp32;
   EXPECT_EQ(ToleranceFor(signature), 3e-3);
   signature.act = signature.out = ScalarType::kFp16;
   EXPECT_EQ(ToleranceFor(signature), 6e-4);
-  signature.epilogue = {.activation = Activation::kSilu, .gated = true};
+  signature.epilogue = {.activation = Activation::kRelu, .gated = true};
   EXPECT_DOUBLE_EQ(ToleranceFor(signature), 6e-4 * std::sqrt(2.0));
+  signature.epilogue = {.activation = Activation::kSilu};
+  EXPECT_DOUBLE_EQ(ToleranceFor(signature), 6e-4 * 1.22);
 }
 
 }  // namespace
