@@ -117,10 +117,9 @@ Work WorkOf(const Candidate& candidate, const Problem& problem, int64_t m, const
   work.rows = static_cast<double>(std::min<int64_t>(m, spec.tile_m));
   work.activation_bytes = work.rows * work.slice_k * 2;
   const PackedSizes packed = PackedSizesFor(problem.n, problem.k, problem.signature.format);
-  const double plane_bytes =
-      packed.weight_bytes + packed.scale_bytes + packed.zero_bytes + packed.step_bytes;
+  const double plane_bytes = packed.weight_bytes + packed.scale_bytes + packed.zero_bytes + packed.step_bytes;
   work.streamed_bytes = plane_bytes + 2.0 * m * problem.n;
-  work.l2_bytes = work.ctas * work.activation_bytes / config.cluster_n + (grid.x - 1) * plane_bytes;
+  work.l2_bytes = work.ctas * work.activation_bytes + (grid.x - 1) * plane_bytes;
   return work;
 }
 

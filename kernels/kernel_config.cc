@@ -78,10 +78,8 @@ bool ConsumeConfig(absl::string_view* text, KernelConfig* config) {
   } else {
     return false;
   }
-  // wgmma reads staged activations only, and alone shares them.
-  if (config->family != Family::kWgmma) return true;
-  if (absl::StartsWith(*text, "_c") && !ConsumeNumber("_c", text, &config->cluster_n)) return false;
-  return config->activations == ActivationPath::kStaged && config->cluster_n <= 2;
+  // wgmma reads staged activations only.
+  return config->family != Family::kWgmma || config->activations == ActivationPath::kStaged;
 }
 
 }  // namespace
@@ -89,8 +87,7 @@ bool ConsumeConfig(absl::string_view* text, KernelConfig* config) {
 std::string ConfigName(const KernelConfig& config) {
   return absl::StrCat(FamilyName(config.family), "_t", config.token_tiles, "_r", config.row_tiles, "_w",
                       config.warps_n, "x", config.warps_k, "_s", config.stages, "_b", config.blocks_per_stage,
-                      "_", ActivationPathName(config.activations), "_", ScaleModeName(config.scale),
-                      config.cluster_n > 1 ? absl::StrCat("_c", config.cluster_n) : "");
+                      "_", ActivationPathName(config.activations), "_", ScaleModeName(config.scale));
 }
 
 absl::StatusOr<KernelConfig> ParseConfig(absl::string_view text) {
@@ -102,7 +99,7 @@ absl::StatusOr<KernelConfig> ParseConfig(absl::string_view text) {
       absl::StrCat("config \"", text.substr(0, 100),
                    "\" is malformed: write it like mma_t1_r2_w4x2_s4_b2_slice_post (token tiles, row tiles, "
                    "warps N x K, stages, "
-                   "blocks per stage, slice or staged, pre or post, and _c2 for clusters)"));
+                   "blocks per stage, slice or staged, pre or post)"));
 }
 
 absl::string_view ReductionName(Reduction reduction) {

@@ -36,9 +36,6 @@ struct KernelConfig {
   int blocks_per_stage = 1;  // 64-wide blocks of K per stage
   ActivationPath activations = ActivationPath::kSlice;
   ScaleMode scale = ScaleMode::kPost;
-  // Family wgmma: CTAs of neighbouring N tiles that are one cluster and share the copies of their
-  // activations.
-  int cluster_n = 1;
 
   int tile_m() const { return 8 * token_tiles; }
   int tile_n() const { return (family == Family::kWgmma ? 64 : 16) * row_tiles * warps_n; }
@@ -55,8 +52,7 @@ struct KernelConfig {
   friend auto operator<=>(const KernelConfig&, const KernelConfig&) = default;
 };
 
-// "mma_t1_r2_w4x2_s4_b2_slice_post": tokens, rows, warps N x K, stages, blocks, activations, scale; a "_c2"
-// at the end: clusters of 2 along N.
+// "mma_t1_r2_w4x2_s4_b2_slice_post": tokens, rows, warps N x K, stages, blocks, activations, scale.
 std::string ConfigName(const KernelConfig& config);
 // InvalidArgument for text that ConfigName does not print.
 [[nodiscard]] absl::StatusOr<KernelConfig> ParseConfig(absl::string_view text);

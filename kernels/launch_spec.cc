@@ -46,8 +46,7 @@ LaunchSpec MakeLaunchSpec(const Candidate& candidate, const Problem& problem, in
   spec.entry = std::string(family.entry());
   spec.tile_m = config.tile_m();
   spec.tile_n = config.tile_n();
-  // Whole clusters: the last one may have a CTA without columns.
-  spec.grid_n = static_cast<int>(CeilDiv(problem.n, int64_t{spec.tile_n} * config.cluster_n) * config.cluster_n);
+  spec.grid_n = static_cast<int>(CeilDiv(problem.n, spec.tile_n));
   spec.split_k = split;
   spec.block_threads = config.threads();
   spec.dynamic_smem_bytes = static_cast<int>(std::min<int64_t>(

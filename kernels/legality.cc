@@ -28,10 +28,6 @@ absl::Status IsLegal(const Candidate& candidate, const Problem& problem, int64_t
                                                       " does not go with split_k ", candidate.split_k));
   }
   if (candidate.reduction == Reduction::kCluster) {
-    if (config.cluster_n > 1) {
-      return absl::FailedPreconditionError(absl::StrCat("reduction cluster does not go with config ",
-                                                        ConfigName(config), ", whose clusters lie along N"));
-    }
     if (device.compute_major != 9 && device.compute_major != 10) {
       return absl::FailedPreconditionError(
           absl::StrCat("reduction cluster needs compute capability 9.x or 10.x, ", device.name, " has ",

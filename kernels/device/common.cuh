@@ -40,9 +40,10 @@ QG_DEVICE void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Barrier `id` (1..15) among `threads` threads of the CTA.
-QG_DEVICE void named_barrier(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+// Barrier `id` (1..15, constant once unrolled) among `kCount` threads of the CTA.
+template <int kCount>
+QG_DEVICE void named_barrier(int id) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kCount) : "memory");
 }
 
 // PTX ISA, ldmatrix: four 8x8 matrices of 16-bit elements; lanes 8i..8i+7 give the row addresses of matrix i.

@@ -16,11 +16,6 @@
 //   barriers full[kStages], empty[kStages]
 //   epilogue: red [kGroupsK][kTileM][kTileN + 4] fp32 over the ring
 //
-// kClusterN = 2: two CTAs of neighbouring N tiles are a cluster (of fixed size, part of the kernel). They need the same
-// activations: each copies half of the rows of a box into both. A slot is free when the consumers of both have left it, so
-// these release it in both, and nobody leaves before the other is done. It halves what the SMs read of X from L2, which is
-// what bounds large M.
-//
 // A stage is kBlocks blocks of 64 k. The last stage of a slice may hold fewer: the missing blocks' activations are read
 // from beyond K, where the copy engine writes zeros, so that the loop has no branch: a wgmma
 // under a branch makes ptxas serialise all of them (warnings C7512 to C7515). For the same reason accumulators are never
@@ -32,6 +27,10 @@
 // Scale: `pre` multiplies the weights; `post`, for few tokens, multiplies the exact integers, a group (its part in a stage)
 // at a time into other accumulators, and adds s * part in fp32 once the next group's first block is dequantized. Channel-wise
 // scales without offsets wait for the end.
+//
+// Tried and slower on an H200 (int4 g128 bf16): pairs of CTAs of neighbouring N tiles as a cluster, each copying half of the
+// activations into both by multicast: won none of 20 cells (four shapes, M 128 to 2048), so reading X from L2 is not what
+// bounds large M. What does is the last wave: token tiles of fixed sizes lost 8 to 17 % to tiles that divide M in equal parts.
 //
 // Sources: PTX ISA, asynchronous warpgroup MMA, matrix descriptors and cp.async.bulk.tensor; swapped operands as in Machete.
 
@@ -105,30 +104,6 @@ QG_DEVICE void tensor_copy(u32 dst, const TensorMap* map, int column, int row, u
                "l"(map), "r"(column), "r"(row), "r"(barrier)
                : "memory");
 }
-// Into the same place of both CTAs of the cluster, counted by the barrier of each.
-QG_DEVICE void tensor_copy_to_both(u32 dst, const TensorMap* map, int column, int row, u32 barrier) {
-  asm volatile(
-      "{\n.reg .b16 both;\nmov.b16 both, 3;\ncp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], both;\n}" ::"r"(dst),
-      "l"(map), "r"(column), "r"(row), "r"(barrier)
-      : "memory");
-}
-QG_DEVICE int cluster_rank() {
-  int rank;
-  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-QG_DEVICE void barrier_arrive_at(u32 barrier, int rank) {
-  asm volatile(
-      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\nmbarrier.arrive.release.cluster.shared::cluster.b64 _, "
-      "[remote];\n}" ::"r"(barrier),
-      "r"(rank)
-      : "memory");
-}
-// Among the threads of the cluster that are still there.
-QG_DEVICE void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
 QG_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 QG_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>
@@ -161,12 +136,7 @@ QG_DEVICE void produce(const Problem& p, const Slice& slice, u32 ring, u32 full,
 #pragma unroll
     for (int j = 0; j < kBlocks; ++j) {
       const int k = block + j < slice.end_block ? (block + j) * 64 : blocks_k * 64;  // beyond K: zeros
-      if constexpr (kClusterN == 1) {
-        tensor_copy(base + j * kTileM * 128, p.x, k, first_row, barrier);
-      } else {
-        const int half = cluster_rank() * (kTileM / 2);
-        tensor_copy_to_both(base + (j * kTileM + half) * 128, p.x, k, first_row + half, barrier);
-      }
+      tensor_copy(base + j * kTileM * 128, p.x, k, first_row, barrier);
     }
     if constexpr (!kChannelWise) {
       const int group = block * 64 / kGroupSize;
@@ -231,15 +201,11 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
 #pragma unroll 1
     for (int s = 0; s < kStages; ++s) {
       barrier_init(full + s * 8, 1);
-      barrier_init(empty + s * 8, 4 * kGroupsN * kClusterN);
+      barrier_init(empty + s * 8, 4 * kGroupsN);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  if constexpr (kClusterN == 1) {
-    __syncthreads();
-  } else {
-    cluster_barrier();
-  }
+  __syncthreads();
 
   Slice slice;
   const int z = blockIdx.z;
@@ -293,12 +259,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
       };
       // After a stage's first batch all batches of the stage before are done.
       const auto release = [&] {
-        if (s == group_k) return;
-        if constexpr (kClusterN == 1) {
-          if (lane == 0) barrier_arrive(empty + previous * 8);
-        } else {
-          if (lane < kClusterN) barrier_arrive_at(empty + previous * 8, lane);
-        }
+        if (s != group_k && lane == 0) barrier_arrive(empty + previous * 8);
       };
       if constexpr (kScaleParts) {
 #pragma unroll
@@ -369,13 +330,12 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
       }
     }
     epilogue::run(red, out, rows, first_row, blockIdx.y * kTileN);
-    if constexpr (kClusterN > 1) cluster_barrier();
   }
 }
 
 }  // namespace wgmma_family
 
-extern "C" __global__ void QG_CLUSTER_DIMS __launch_bounds__(config::kThreads, 1)
+extern "C" __global__ void __launch_bounds__(config::kThreads, 1)
     qgemm_wgmma(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap weights,
                 const __grid_constant__ TensorMap scales, const __grid_constant__ TensorMap zeros,
                 const __grid_constant__ TensorMap steps, const u8* channel_scales, const u8* channel_zeros, const void* bias,

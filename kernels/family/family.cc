@@ -46,7 +46,6 @@ std::string ConfigConstants(const KernelConfig& config, const KernelSignature& s
   constant("int", "kBlocks", config.blocks_per_stage);
   constant("int", "kTileM", config.tile_m());
   constant("int", "kTileN", config.tile_n());
-  constant("int", "kClusterN", config.cluster_n);
   constant("int", "kThreads", config.threads());
   constant("int", "kEpilogueThreads", config.epilogue_threads());
   const WeightFormat& format = signature.format;

@@ -62,12 +62,8 @@ class Wgmma final : public KernelFamily {
       absl::StrAppend(&constraints, i ? ", " : "", "\"+f\"(d[", i, "])");
     }
     const int a = accumulators;
-    // The attribute of a fixed cluster size stands only where there is one: with it a launch must be of
-    // clusters.
-    const std::string cluster =
-        config.cluster_n > 1 ? absl::StrCat("__cluster_dims__(1, ", config.cluster_n, ", 1)") : "";
     return absl::StrCat(
-        "#define QG_CLUSTER_DIMS ", cluster, "\nQG_DEVICE void wgmma_issue(float (&d)[", accumulators,
+        "QG_DEVICE void wgmma_issue(float (&d)[", accumulators,
         "], const u32 (&a)[4], u64 b, int accumulate) {\n  asm volatile(\"{.reg .pred p; setp.ne.b32 p, %",
         a + 5, ", 0; wgmma.mma_async.sync.aligned.m64n", config.tile_m(), "k16.f32.", type, ".", type, " {",
         outputs, "}, {%", a, ",%", a + 1, ",%", a + 2, ",%", a + 3, "}, %", a + 4,
@@ -110,9 +106,6 @@ class Wgmma final : public KernelFamily {
       for (const int tiles : TokenTiles(tokens)) {
         for (const Geometry g : {Geometry{1, 1, 1}, {1, 2, 1}, {1, 3, 1}, {2, 1, 1}, {2, 2, 1}}) {
           for (const int stages : {3, 4, 6}) Add(out, tiles, g, stages, ScaleMode::kPre);
-          if (tiles >= 16 && tiles % 2 == 0 && g.row_tiles * g.groups_n == 2) {
-            for (const int stages : {3, 4}) Add(out, tiles, g, stages, ScaleMode::kPre, 2);
-          }
         }
       }
     }
@@ -151,8 +144,7 @@ class Wgmma final : public KernelFamily {
     const auto plane_or_weights = [&](PointerRole role, int64_t plane_bytes, int box_bytes) {
       return box_bytes > 0 ? plane(role, plane_bytes, box_bytes) : weights;
     };
-    return {{"x", TensorMapArgument{PointerRole::kX, element, problem.k, 0, 0, 64,
-                                    config.tile_m() / config.cluster_n, 128}},
+    return {{"x", TensorMapArgument{PointerRole::kX, element, problem.k, 0, 0, 64, config.tile_m(), 128}},
             {"weights", weights},
             {"scales", plane_or_weights(PointerRole::kScales, packed.scale_bytes, stage.scales)},
             {"zeros", plane_or_weights(PointerRole::kZeros, packed.zero_bytes, stage.zeros)},
@@ -173,8 +165,7 @@ class Wgmma final : public KernelFamily {
   }
 
  private:
-  static void Add(std::vector<KernelConfig>& out, int token_tiles, Geometry g, int stages, ScaleMode scale,
-                  int cluster_n = 1) {
+  static void Add(std::vector<KernelConfig>& out, int token_tiles, Geometry g, int stages, ScaleMode scale) {
     KernelConfig c;
     c.family = Family::kWgmma;
     c.token_tiles = token_tiles;
@@ -186,7 +177,6 @@ class Wgmma final : public KernelFamily {
     c.blocks_per_stage = 2;
     c.activations = ActivationPath::kStaged;
     c.scale = scale;
-    c.cluster_n = cluster_n;
     // K groups take stages in turn: parities would alias unless every group sees the same slots again.
     if (stages % g.groups_k != 0 || stages <= g.groups_k) return;
     if (FitsRegisters(c)) out.push_back(c);

@@ -63,16 +63,6 @@ TEST(KernelSource, EveryFieldThatMattersChangesTheText) {
   EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second);
 }
 
-// With the attribute a launch must be of clusters; without it a kernel cannot share its copies.
-TEST(KernelSource, ClustersAlongNAreFixedInTheKernel) {
-  const std::string alone =
-      RenderKernelSource(ParseConfig("wgmma_t16_r1_w2x1_s4_b2_staged_pre").value(), {}).text;
-  const std::string pairs =
-      RenderKernelSource(ParseConfig("wgmma_t16_r1_w2x1_s4_b2_staged_pre_c2").value(), {}).text;
-  EXPECT_THAT(alone, Not(HasSubstr("__cluster_dims__")));
-  EXPECT_THAT(pairs, HasSubstr("__cluster_dims__(1, 2, 1)"));
-}
-
 TEST(KernelSource, IncludesNoLibraryHeader) {
   EXPECT_THAT(RenderKernelSource({}, {}).text, Not(HasSubstr("#include")));
   EXPECT_THAT(SupportKernelSource().text, Not(HasSubstr("#include")));

@@ -35,17 +35,6 @@ TEST(LaunchSpec, GridCoversEveryRowAndColumn) {
   EXPECT_EQ(spec.layout_id, kLayoutId);
 }
 
-TEST(LaunchSpec, GridIsOfWholeClustersAlongN) {
-  Problem problem;
-  problem.n = 5 * 128;
-  problem.k = 1024;
-  const Candidate pairs = {ParseConfig("wgmma_t16_r1_w2x1_s4_b2_staged_pre_c2").value(), 1, Reduction::kNone};
-  const LaunchSpec spec = MakeLaunchSpec(pairs, problem, 128);
-  EXPECT_EQ(spec.tile_n, 128);
-  EXPECT_EQ(spec.grid_n, 6);
-  EXPECT_EQ(spec.cluster_z, 1);
-}
-
 TEST(LaunchSpec, SlicesAddUpToTheWholeK) {
   for (const int group : {32, 64, 128}) {
     for (const int64_t k : {384, 1152, 6656}) {
