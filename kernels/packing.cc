@@ -301,7 +301,7 @@ absl::StatusOr<PackedWeights> Pack(const CanonicalWeights& weights) {
           rows[r] = weights.codes.data() + row * k + k0;
           // Sixteen streams are more than hardware prefetchers follow: a quarter of the time with 4 to 6
           // bits.
-          __builtin_prefetch(rows[r] + 4 * kBlockK);
+          __builtin_prefetch(rows[r] + int64_t{4} * kBlockK);
           continue;
         }
         std::memset(padding[r], center, kBlockK);
