@@ -5,6 +5,7 @@
 #include "base/digest.h"
 #include "kernels/embedded_sources.h"
 #include "kernels/family/family.h"
+#include "kernels/fingerprint.h"
 
 namespace qgemm {
 namespace {
@@ -34,6 +35,15 @@ KernelSource SupportKernelSource() {
   KernelSource source;
   source.name = "support kernels";
   source.text = std::string(EmbeddedSource(kSupportSource));
+  source.options = Options();
+  return source;
+}
+
+KernelSource FingerprintKernelSource() {
+  KernelSource source;
+  source.name = "fingerprint";
+  source.entry = kFingerprintEntry;
+  source.text = std::string(EmbeddedSource("fingerprint.cuh"));
   source.options = Options();
   return source;
 }

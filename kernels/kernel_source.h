@@ -26,6 +26,9 @@ KernelSource RenderKernelSource(const KernelConfig& config, const KernelSignatur
 // support_kernels.h.
 KernelSource SupportKernelSource();
 
+// The fingerprint kernel; fingerprint.h has its arguments.
+KernelSource FingerprintKernelSource();
+
 // SHA-256 (lower-case hex) over the device sources a family's kernels are made of: part of every kernel key.
 std::string DeviceSourceDigest(Family id);
 std::string SupportSourceDigest();
