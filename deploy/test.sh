@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds and runs all tests. No arguments, no questions; exit status 0: all passed.
 #
-#   1. base, kernels and cache under AddressSanitizer and UndefinedBehaviorSanitizer
+#   1. base, kernels, cache and the fuzz tests under AddressSanitizer and UndefinedBehaviorSanitizer
 #   2. clang-tidy on the sources that changed, warnings are errors
 #   3. everything in release; ctest's summary is the last thing printed
 #
@@ -10,7 +10,7 @@
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
-sanitized_areas=(base kernels cache)
+sanitized_areas=(unit/base unit/kernels unit/kernels/import unit/cache fuzz)
 tidy_file_limit=16
 
 run_ctest() {
@@ -39,11 +39,11 @@ fi
 
 step "asan: build the tests of ${sanitized_areas[*]}"
 configure asan
-sanitized=("${sanitized_areas[@]/#/tests/unit/}")
+sanitized=("${sanitized_areas[@]/#/tests/}")
 build asan "${sanitized[@]/%//all}"
 for area in "${sanitized_areas[@]}"; do
   step "asan: test $area"
-  run_ctest "build/asan/tests/unit/$area"
+  run_ctest "build/asan/tests/$area"
 done
 
 step "release: build everything"
