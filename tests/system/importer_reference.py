@@ -1,0 +1,316 @@
+#!/usr/bin/env python3
+"""Importers against each ecosystem's own dequantizer, bit for bit.
+
+    PYTHONPATH=client/python QGEMM_LIBRARY=build/release/lib/libqgemm.so importer_reference.py [--only NAME] [--digests FILE]
+
+Each case makes the tensors of a file by formula (StreamWord of tests/unit/kernels/import/import_test_data.h), gives them to
+the ecosystem's package and to qgemm.importers, and compares all weights as fp32 bits. An ecosystem that is not installed is
+left out, and said so. `--digests` writes the SHA-256 of the reference's weights, which a unit test checks without any
+package. Exit code: 0 all equal, 1 a difference, 77 no ecosystem was there.
+
+Packages: auto-gptq (0.7), gptqmodel, autoawq, compressed-tensors (a release that packs densely, and 0.9.x, which pads:
+run twice with --only compressed-tensors), torchao (its packing needs a CUDA device), gguf.
+"""
+
+import argparse
+import hashlib
+import importlib
+import importlib.util
+import pathlib
+import sys
+import types
+
+import numpy as np
+
+SKIPPED = 77
+
+
+# ---- data by formula ----------------------------------------------------------------------------------------------------
+
+
+def stream(seed, count):
+    with np.errstate(over="ignore"):
+        z = np.uint64(seed + 1) * np.uint64(0xD1342543DE82EF95) + np.arange(count, dtype=np.uint64) * np.uint64(
+            0x9E3779B97F4A7C15
+        )
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+
+def words(shape, seed, mask=0xFFFFFFFF):
+    return (stream(seed, int(np.prod(shape))) & np.uint64(mask)).astype(np.uint32).view(np.int32).reshape(shape)
+
+
+def scalars(shape, kind, seed):
+    """Bits of finite scales of both signs, uint16."""
+    bits = stream(seed, int(np.prod(shape)))
+    bits = (bits & np.uint64(0x8FFF)) | np.uint64(0x2000) if kind == "fp16" else (bits & np.uint64(0x81FF)) | np.uint64(0x3C00)
+    return bits.astype(np.uint16).reshape(shape)
+
+
+def group_index(k, group_size, seed):
+    order = np.argsort(stream(seed, k), kind="stable")
+    g_idx = np.empty(k, np.int32)
+    g_idx[order] = np.arange(k) // group_size
+    return g_idx
+
+
+def torch_scalars(bits, kind):
+    import torch
+
+    return torch.from_numpy(bits.view(np.int16)).view(torch.float16 if kind == "fp16" else torch.bfloat16)
+
+
+def rounded(values, kind):
+    """fp32 -> nearest even fp16 or bf16 -> fp32."""
+    if kind == "fp16 + 0":
+        return rounded(values, "fp16") + np.float32(0)
+    if kind == "fp16":
+        return values.astype(np.float16).astype(np.float32)
+    bits = values.view(np.uint32)
+    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+    return bits.astype(np.uint32).view(np.float32)
+
+
+# ---- ecosystems: each yields (key, reference fp32 [n, k], ImportedWeights, how ours is rounded to the reference's type) ---
+
+
+def _folder_of(package):
+    return importlib.util.find_spec(package).submodule_search_locations[0]
+
+
+def load_without_package(package, module):
+    """Module of a package whose own __init__ does not load beside today's other packages."""
+    if package not in sys.modules and importlib.util.find_spec(package) is None:
+        raise ImportError(f"no package {package}")
+    folder = sys.modules[package].__path__[0] if package in sys.modules else _folder_of(package)
+    for name in [package] + [f"{package}.{'.'.join(module.split('.')[:i])}" for i in range(1, module.count(".") + 1)]:
+        if name not in sys.modules:
+            stub = types.ModuleType(name)
+            stub.__path__ = [str(pathlib.Path(folder, *name.split(".")[1:]))]
+            sys.modules[name] = stub
+    return importlib.import_module(f"{package}.{module}")
+
+
+GPTQ_SHAPES = [(64, 128, 32), (96, 192, 64), (32, 7392, 32), (160, 1024, 128), (32, 96, -1)]
+
+
+def auto_gptq():
+    import torch
+
+    from qgemm.importers import import_gptq
+
+    in_order = load_without_package("auto_gptq", "nn_modules.qlinear.qlinear_cuda_old").QuantLinear
+    by_index = load_without_package("auto_gptq", "nn_modules.qlinear.qlinear_cuda").QuantLinear
+    for bits in (4, 8):
+        for n, k, group in GPTQ_SHAPES:
+            for act_order in (False, True):
+                if act_order and group == -1:
+                    continue
+                size = k if group == -1 else group
+                # The class that knows g_idx reads a stored 2^bits - 1 as 2^bits, the other one as 0: no such code there.
+                mask = 0xFFFFFFFF if not act_order else (0x77777777 if bits == 4 else 0x7F7F7F7F)
+                layer = (by_index if act_order else in_order)(bits, group, k, n, False, weight_dtype=torch.float16)
+                g_idx = group_index(k, size, 4) if act_order else None
+                qweight, qzeros = words((k * bits // 32, n), 1), words((k // size, n * bits // 32), 2, mask)
+                scale_bits = scalars((k // size, n), "fp16", 3)
+                layer.qweight, layer.qzeros = torch.from_numpy(qweight), torch.from_numpy(qzeros)
+                layer.scales = torch_scalars(scale_bits, "fp16")
+                if act_order:
+                    layer.g_idx = torch.from_numpy(g_idx)
+                weight = _matrix(layer, k)
+                ours = import_gptq(
+                    qweight, qzeros, layer.scales, g_idx, bits=bits, group_size=group, zeros="v1", name="layer"
+                )
+                yield f"gptq-v1 {bits} {n} {k} {size} {int(act_order)}", weight, ours, "fp16 + 0"
+
+
+def _matrix(layer, k):
+    import torch
+
+    # Products with 1 and sums with 0 are exact, but a sum makes +0 of -0: ours are compared with 0 added.
+    return layer.forward(torch.eye(k, dtype=torch.float16)).float().numpy().T
+
+
+def gptqmodel():
+    import torch
+    from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+
+    from qgemm.importers import import_gptq
+
+    for bits in (4, 8):
+        for n, k, group in GPTQ_SHAPES:
+            for act_order in (False, True):
+                size = k if group == -1 else group
+                if act_order and size == k:
+                    continue
+                layer = TorchLinear(bits=bits, group_size=group, sym=False, desc_act=act_order, in_features=k, out_features=n)
+                g_idx = group_index(k, size, 4) if act_order else None
+                qweight, qzeros = words((k * bits // 32, n), 1), words((k // size, n * bits // 32), 2)
+                layer.qweight, layer.qzeros = torch.from_numpy(qweight), torch.from_numpy(qzeros)
+                layer.scales = torch_scalars(scalars((k // size, n), "fp16", 3), "fp16")
+                if act_order:
+                    layer.g_idx = torch.from_numpy(g_idx)
+                layer.post_init()
+                layer.eval()
+                weight = layer.dequantize_weight().float().numpy().T
+                ours = import_gptq(
+                    qweight, qzeros, layer.scales, g_idx, bits=bits, group_size=group, zeros="v2", name="layer"
+                )
+                yield f"gptq-v2 {bits} {n} {k} {size} {int(act_order)}", weight, ours, "fp16"
+
+
+def autoawq():
+    import torch
+
+    packing = load_without_package("awq", "utils.packing_utils")
+    from qgemm.importers import import_awq
+
+    for n, k, group in [(64, 128, 32), (8, 192, 64), (264, 7392, 32), (40, 1024, 128), (24, 96, 96)]:
+        qweight, qzeros = words((k, n // 8), 1), words((k // group, n // 8), 2)
+        scales = torch_scalars(scalars((k // group, n), "fp16", 3), "fp16")
+        weight = packing.dequantize_gemm(torch.from_numpy(qweight), torch.from_numpy(qzeros), scales, 4, group)
+        ours = import_awq(qweight, qzeros, scales, group_size=group)
+        yield f"awq 4 {n} {k} {group} 0", weight.float().numpy().T, ours, "fp16"
+
+
+def compressed_tensors():
+    import inspect
+
+    import torch
+    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization.lifecycle import forward
+
+    try:
+        from compressed_tensors.compressors.pack_quantized import helpers as packing
+    except ImportError:
+        from compressed_tensors.compressors.quantized_compressors import pack_quantized as packing
+    from qgemm.importers import import_compressed_tensors
+
+    dense = packing.pack_to_int32(torch.zeros((1, 32), dtype=torch.int8), 5).shape[1] == 5
+    encoding = "dense" if dense else "padded"
+    takes_g_idx = "g_idx" in inspect.signature(forward.dequantize).parameters
+    for bits in (4, 5, 6, 8):
+        for n, k, group in [(64, 128, 32), (33, 192, 64), (7, 7392, 32), (31, 100, -1), (160, 160, 16)]:
+            for asymmetric, act_order in [(False, False), (True, False), (True, True)]:
+                size = k if group == -1 else group
+                if act_order and (size == k or not takes_g_idx):
+                    continue
+                count = (lambda codes: -(-codes * bits // 32)) if dense else (lambda codes: -(-codes // (32 // bits)))
+                packed, zero = words((n, count(k)), 1), None
+                scale = torch_scalars(scalars((n, k // size), "bf16", 3), "bf16")
+                zero_point = None
+                if asymmetric:
+                    zero = words((count(n), k // size), 2)
+                    # Unpacked as rows of the transpose: one release stumbles over a single word along dimension 0.
+                    rows = torch.from_numpy(np.array(zero.T, order="C", copy=True))
+                    zero_point = packing.unpack_from_int32(rows, bits, torch.Size((k // size, n))).T.contiguous()
+                codes = packing.unpack_from_int32(torch.from_numpy(packed), bits, torch.Size((n, k)))
+                arguments = QuantizationArgs(
+                    num_bits=bits,
+                    symmetric=not asymmetric,
+                    strategy="channel" if group == -1 else "group",
+                    group_size=None if group == -1 else group,
+                )
+                g_idx = group_index(k, size, 4) if act_order else None
+                more = {"g_idx": torch.from_numpy(g_idx)} if act_order else {}
+                weight = forward.dequantize(codes, scale, zero_point, arguments, dtype=torch.bfloat16, **more)
+                ours = import_compressed_tensors(
+                    packed, np.array([n, k]), scale, zero, g_idx, bits=bits, group_size=group
+                )  # the encoding shows itself
+                key = f"compressed-tensors-{encoding}{'-asym' if asymmetric else ''} {bits} {n} {k} {size} {int(act_order)}"
+                yield key, weight.float().numpy(), ours, "bf16"
+
+
+def torchao():
+    import torch
+    from torchao.quantization.quant_primitives import _dequantize_affine_tinygemm
+
+    from qgemm.importers import import_torchao
+
+    if not torch.cuda.is_available():
+        raise ImportError("its packing runs on a CUDA device only, and none is here")
+    for inner_k_tiles in (2, 4, 8):
+        for n, k, group in [(64, 256, 32), (13, 192, 64), (257, 7392, 32), (40, 1000, 128)]:
+            padded_n, padded_k = -(-n // 8) * 8, -(-k // 1024) * 1024
+            codes = (stream(1, padded_n * padded_k) & np.uint64(15)).astype(np.uint8).reshape(padded_n, padded_k)
+            pairs = torch.from_numpy(codes[:, 0::2] << 4 | codes[:, 1::2]).cuda()
+            qdata = torch.ops.aten._convert_weight_to_int4pack(pairs.contiguous(), inner_k_tiles).cpu()
+            scale_and_zero = torch_scalars(scalars((padded_k // group, padded_n, 2), "bf16", 3), "bf16")
+            scale, zero = (scale_and_zero[..., i].T.contiguous() for i in range(2))
+            weight = _dequantize_affine_tinygemm(
+                torch.from_numpy(codes.astype(np.int32)), [1, group], scale, zero, torch.int32, 0, 15,
+                output_dtype=torch.float32,
+            )  # fmt: skip
+            ours = import_torchao(qdata, scale_and_zero, shape=(n, k), group_size=group)
+            key = f"torchao-{inner_k_tiles} 4 {n} {k} {group} 0"
+            yield key, np.ascontiguousarray(weight.numpy()[:n, :k]), ours, None
+
+
+GGUF_BLOCKS = {"Q4_0": (32, 18, [0]), "Q4_1": (32, 20, [0, 2]), "Q8_0": (32, 34, [0]), "Q4_K": (256, 144, [0, 2]),
+               "Q5_K": (256, 176, [0, 2]), "Q6_K": (256, 210, [208])}  # fmt: skip
+GGUF_BITS = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8, "Q4_K": 4, "Q5_K": 5, "Q6_K": 6}
+
+
+def gguf():
+    import gguf as package
+
+    from qgemm.importers import import_gguf
+
+    for name, (weights, size, halves) in GGUF_BLOCKS.items():
+        for n, blocks in [(1, 1), (3, 2), (33, 5), (64, 16)]:
+            data = (stream(1, n * blocks * size) & np.uint64(255)).astype(np.uint8).reshape(n * blocks, size)
+            for i, at in enumerate(halves):  # finite scales
+                data[:, at : at + 2] = scalars((n * blocks,), "fp16", 3 + i).view(np.uint8).reshape(-1, 2)
+            data = data.reshape(n, blocks * size)
+            reference = package.quants.dequantize(data, package.GGMLQuantizationType[name])
+            ours = import_gguf(data, name, shape=(n, blocks * weights))
+            group = 16 if name == "Q6_K" else 32
+            yield f"gguf-{name} {GGUF_BITS[name]} {n} {blocks * weights} {group} 0", reference, ours, None
+
+
+ECOSYSTEMS = {
+    "auto-gptq": auto_gptq,
+    "gptqmodel": gptqmodel,
+    "autoawq": autoawq,
+    "compressed-tensors": compressed_tensors,
+    "torchao": torchao,
+    "gguf": gguf,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=ECOSYSTEMS)
+    parser.add_argument("--digests", type=pathlib.Path, help="add the digests of the reference's weights to this file")
+    arguments = parser.parse_args()
+
+    digests, different, compared = {}, 0, 0
+    if arguments.digests is not None and arguments.digests.exists():
+        for line in arguments.digests.read_text().splitlines():
+            key, _, digest = line.rpartition(" ")
+            digests[key] = digest
+    print(f"{'format':<34} {'bits':>4} {'N':>5} {'K':>6} {'group':>6} {'act-order':>9}  result")
+    for name in [arguments.only] if arguments.only else ECOSYSTEMS:
+        try:
+            for key, reference, weights, kind in ECOSYSTEMS[name]():
+                ours = weights.dequantize()
+                ours = ours if kind is None else rounded(ours, kind)
+                reference = np.ascontiguousarray(reference, np.float32)
+                wrong = int((ours.view(np.uint32) != reference.view(np.uint32)).sum()) if ours.shape == reference.shape else -1
+                what, bits, n, k, group, act_order = key.split()
+                result = "equal" if wrong == 0 else f"{wrong} of {reference.size} weights differ"
+                print(f"{what:<34} {bits:>4} {n:>5} {k:>6} {group:>6} {'yes' if act_order == '1' else 'no':>9}  {result}")
+                compared, different = compared + 1, different + (wrong != 0)
+                digests[key] = hashlib.sha256(reference.astype("<f4").tobytes()).hexdigest()
+        except ImportError as error:
+            print(f"{name}: left out: {error}")
+    print(f"{compared} cases, {different} differ")
+    if arguments.digests is not None:
+        arguments.digests.write_text("".join(f"{key} {digest}\n" for key, digest in sorted(digests.items())))
+    sys.exit(SKIPPED if compared == 0 else int(different > 0))
+
+
+if __name__ == "__main__":
+    main()
