@@ -1,0 +1,212 @@
+"""Checkpoints: which layers a model's files hold, and each as canonical weights."""
+
+import json
+import pathlib
+
+from qgemm.importers import awq, compressed_tensors, gguf, gptq
+from qgemm.importers.weights import Tensor
+
+_SAFETENSORS_TYPES = {"I32": "int32", "I64": "int64", "U8": "uint8", "I8": "int8", "F16": "fp16", "BF16": "bf16", "F32": "fp32"}
+_VOTING_LAYERS = 64  # symmetric zero points show themselves in the first ones
+
+
+class Checkpoint:
+    """What `open_checkpoint` gives: `format`, `layers()` and `read(name)`."""
+
+    format = ""
+
+    def layers(self):
+        """The names of the quantized layers, in the order of the files."""
+        raise NotImplementedError
+
+    def read(self, name):
+        """The layer as ImportedWeights. KeyError without such a layer; MalformedTensor names the tensor at fault."""
+        raise NotImplementedError
+
+
+def open_checkpoint(path, *, gptq_zeros=None, encoding=None):
+    """Opens a Hugging Face folder (config.json and *.safetensors) or a .gguf file.
+
+    `gptq_zeros`: "v1" or "v2" where a GPTQ checkpoint does not show its convention; `encoding`: "padded" or "dense" where a
+    compressed-tensors one does not.
+    """
+    path = pathlib.Path(path)
+    if path.suffix == ".gguf":
+        return _Gguf(path)
+    config_path = path / "config.json"
+    if not config_path.exists():
+        raise FileNotFoundError(f"{path} is neither a .gguf file nor a folder with a config.json")
+    config = json.loads(config_path.read_text()).get("quantization_config")
+    if config is None and (path / "quantize_config.json").exists():  # AutoGPTQ's own file
+        config = {"quant_method": "gptq", **json.loads((path / "quantize_config.json").read_text())}
+    method = (config or {}).get("quant_method")
+    if method == "gptq":
+        return _Gptq(path, config, gptq_zeros)
+    if method == "awq":
+        return _Awq(path, config)
+    if method == "compressed-tensors":
+        return _CompressedTensors(path, config, encoding)
+    raise ValueError(f"{config_path}: quant_method {method!r} is not supported: gptq, awq, compressed-tensors")
+
+
+class _Files:
+    """The tensors of all *.safetensors of a folder."""
+
+    def __init__(self, path):
+        import safetensors
+
+        self._open = safetensors.safe_open
+        self._file_of = {}
+        files = sorted(path.glob("*.safetensors"))
+        if not files:
+            raise FileNotFoundError(f"{path} holds no *.safetensors")
+        for file in files:
+            with self._open(str(file), framework="np") as opened:
+                for name in opened.keys():
+                    self._file_of[name] = file
+
+    def __contains__(self, name):
+        return name in self._file_of
+
+    def names(self):
+        return list(self._file_of)
+
+    def read(self, name):
+        if name not in self._file_of:
+            raise KeyError(f"no tensor {name} in the checkpoint")
+        with self._open(str(self._file_of[name]), framework="np") as opened:
+            one = opened.get_slice(name)
+            kind, shape = one.get_dtype(), tuple(one.get_shape())
+            if kind not in _SAFETENSORS_TYPES:
+                raise ValueError(f"{name} has element type {kind}: it must be one of {', '.join(_SAFETENSORS_TYPES)}")
+            if kind != "BF16":
+                return Tensor(name, _SAFETENSORS_TYPES[kind], shape, opened.get_tensor(name))
+        return Tensor(name, "bf16", shape, self._raw(name))
+
+    def read_if_there(self, name):
+        return self.read(name) if name in self else None
+
+    def _raw(self, name):
+        # NumPy has no bf16, so safetensors cannot give it: the bytes, by the offsets of the file's own header.
+        with open(self._file_of[name], "rb") as file:
+            header_bytes = int.from_bytes(file.read(8), "little")
+            begin, end = json.loads(file.read(header_bytes))[name]["data_offsets"]
+            file.seek(8 + header_bytes + begin)
+            return file.read(end - begin)
+
+
+class _Safetensors(Checkpoint):
+    suffix = ""  # of the tensor that every quantized layer has
+
+    def __init__(self, path):
+        self._files = _Files(path)
+
+    def layers(self):
+        return [name[: -len(self.suffix)] for name in self._files.names() if name.endswith(self.suffix)]
+
+    def _part(self, layer, part):
+        return self._files.read(f"{layer}.{part}")
+
+    def _optional(self, layer, part):
+        return self._files.read_if_there(f"{layer}.{part}")
+
+
+class _Gptq(_Safetensors):
+    format = "gptq"
+    suffix = ".qweight"
+
+    def __init__(self, path, config, zeros):
+        super().__init__(path)
+        self._bits, self._group_size = config["bits"], config["group_size"]
+        self.zeros = zeros or self._convention(config.get("checkpoint_format"))
+
+    def _convention(self, declared):
+        # What the zero points show counts more than what the configuration says: some say the wrong one.
+        shown = {
+            gptq.detect_gptq_zeros(self._part(layer, "qzeros"), self._bits) for layer in self.layers()[:_VOTING_LAYERS]
+        } - {None}
+        if len(shown) == 1:
+            return shown.pop()
+        if not shown and declared in ("gptq", "gptq_v2"):
+            return {"gptq": "v1", "gptq_v2": "v2"}[declared]
+        raise ValueError(
+            f"neither the zero points nor checkpoint_format ({declared!r}) say whether this checkpoint stores z - 1 or z: "
+            "pass gptq_zeros='v1' or 'v2'"
+        )
+
+    def read(self, name):
+        return gptq.import_gptq(
+            self._part(name, "qweight"),
+            self._part(name, "qzeros"),
+            self._part(name, "scales"),
+            self._optional(name, "g_idx"),
+            bits=self._bits,
+            group_size=self._group_size,
+            zeros=self.zeros,
+            name=name,
+        )
+
+
+class _Awq(_Safetensors):
+    format = "awq"
+    suffix = ".qweight"
+
+    def __init__(self, path, config):
+        super().__init__(path)
+        version, bits = str(config.get("version", "gemm")).lower(), config.get("bits", config.get("w_bit"))
+        if version != "gemm" or bits != 4:
+            raise ValueError(f"AWQ version {version!r} with {bits} bits is not supported: 'gemm' with 4 bits")
+        self._group_size = config.get("group_size", config.get("q_group_size"))
+
+    def read(self, name):
+        return awq.import_awq(
+            self._part(name, "qweight"),
+            self._optional(name, "qzeros"),
+            self._part(name, "scales"),
+            group_size=self._group_size,
+            name=name,
+        )
+
+
+class _CompressedTensors(_Safetensors):
+    format = "compressed-tensors"
+    suffix = ".weight_packed"
+
+    def __init__(self, path, config, encoding):
+        super().__init__(path)
+        self._encoding = encoding
+        self._groups = [group["weights"] for group in config["config_groups"].values() if group.get("weights")]
+        if len({(weights["num_bits"], weights.get("group_size")) for weights in self._groups}) != 1:
+            raise ValueError("config_groups with different weights are not supported: one width and group size for all")
+
+    def read(self, name):
+        weights = self._groups[0]
+        return compressed_tensors.import_compressed_tensors(
+            self._part(name, "weight_packed"),
+            self._part(name, "weight_shape"),
+            self._part(name, "weight_scale"),
+            self._optional(name, "weight_zero_point"),
+            self._optional(name, "weight_g_idx"),
+            bits=weights["num_bits"],
+            group_size=weights.get("group_size") or -1,
+            encoding=self._encoding,
+            name=name,
+        )
+
+
+class _Gguf(Checkpoint):
+    format = "gguf"
+
+    def __init__(self, path):
+        import gguf as reader
+
+        self._tensors = {tensor.name: tensor for tensor in reader.GGUFReader(str(path)).tensors}
+
+    def layers(self):
+        types = set(gguf.TYPES.values())
+        return [name for name, tensor in self._tensors.items() if int(tensor.tensor_type) in types and len(tensor.shape) == 2]
+
+    def read(self, name):
+        tensor = self._tensors[name]
+        k, n = (int(size) for size in tensor.shape)  # GGUF names the fastest dimension first
+        return gguf.import_gguf(tensor.data, int(tensor.tensor_type), shape=(n, k), name=name)

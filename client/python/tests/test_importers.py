@@ -1,0 +1,170 @@
+"""qgemm.importers: whole checkpoints, written here by safetensors and gguf; what is malformed is refused by name."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from qgemm.importers import MalformedTensor, detect_gptq_zeros, import_gguf, import_gptq, import_torchao, open_checkpoint
+
+RANDOM = np.random.default_rng(1)
+
+
+def pack_rows(codes, bits=4):
+    """[K, N] codes -> int32 [K * bits / 32, N], lowest bits first."""
+    k, n = codes.shape
+    words = codes.reshape(k * bits // 32, 32 // bits, n).astype(np.uint32)
+    shifts = (bits * np.arange(32 // bits, dtype=np.uint32))[None, :, None]
+    return np.bitwise_or.reduce(words << shifts, axis=1).view(np.int32)
+
+
+def write(folder, config, tensors):
+    (folder / "config.json").write_text(json.dumps({"quantization_config": config}))
+    save_file(tensors, str(folder / "model.safetensors"))
+
+
+def gptq_layer(name, n=16, k=64, group=32, stored_zero=7, g_idx=None):
+    codes = RANDOM.integers(0, 16, (k, n), dtype=np.uint8)
+    zeros = np.full((n, k // group), stored_zero, np.uint8) if np.isscalar(stored_zero) else stored_zero
+    scales = RANDOM.uniform(0.01, 0.02, (k // group, n)).astype(np.float16)
+    tensors = {
+        f"{name}.qweight": pack_rows(codes),
+        f"{name}.qzeros": pack_rows(zeros).T.copy(),
+        f"{name}.scales": scales,
+    }
+    if g_idx is not None:
+        tensors[f"{name}.g_idx"] = g_idx.astype(np.int32)
+    return codes, scales, tensors
+
+
+def test_gptq_folder_with_act_order(tmp_path):
+    g_idx = RANDOM.permutation(np.arange(64) // 32)
+    codes, scales, tensors = gptq_layer("model.layers.0.mlp.up_proj", g_idx=g_idx)
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": "gptq"}
+    write(tmp_path, config, {**tensors, "model.norm.weight": np.ones(4, np.float32)})
+    checkpoint = open_checkpoint(tmp_path)
+    assert (checkpoint.format, checkpoint.zeros) == ("gptq", "v1")
+    assert checkpoint.layers() == ["model.layers.0.mlp.up_proj"]
+    weights = checkpoint.read("model.layers.0.mlp.up_proj")
+    expected = ((codes.astype(np.int32) - 8) * scales.astype(np.float32)[g_idx]).T
+    np.testing.assert_array_equal(weights.dequantize(), expected)
+    assert sorted(weights.permutation) == list(range(64))
+    assert "act-order" in repr(weights)
+
+
+def test_gptq_zeros_count_more_than_what_the_checkpoint_says(tmp_path):
+    _, _, tensors = gptq_layer("layer", stored_zero=8)
+    write(tmp_path, {"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": "gptq"}, tensors)
+    assert open_checkpoint(tmp_path).zeros == "v2"
+
+
+def test_gptq_zeros_that_say_nothing_are_asked_for(tmp_path):
+    stored = RANDOM.integers(0, 16, (16, 2), dtype=np.uint8)
+    _, _, tensors = gptq_layer("layer", stored_zero=stored)
+    write(tmp_path, {"quant_method": "gptq", "bits": 4, "group_size": 32}, tensors)
+    with pytest.raises(ValueError, match="gptq_zeros"):
+        open_checkpoint(tmp_path)
+    assert detect_gptq_zeros(tensors["layer.qzeros"], 4) is None
+    for convention, add in (("v1", 1), ("v2", 0)):
+        weights = open_checkpoint(tmp_path, gptq_zeros=convention).read("layer")
+        np.testing.assert_array_equal(weights.zeros, (stored + add) % 16)
+
+
+def test_awq_folder(tmp_path):
+    k, n, order = 64, 16, [0, 2, 4, 6, 1, 3, 5, 7]
+    codes = RANDOM.integers(0, 16, (k, n), dtype=np.uint8)
+    zeros = RANDOM.integers(0, 16, (2, n), dtype=np.uint8)
+
+    def pack(values):
+        return pack_rows(values.reshape(-1, 8)[:, order].reshape(values.shape).T.copy()).T.copy()
+
+    scales = RANDOM.uniform(0.01, 0.02, (2, n)).astype(np.float16)
+    tensors = {"l.qweight": pack(codes), "l.qzeros": pack(zeros), "l.scales": scales}
+    write(tmp_path, {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "GEMM"}, tensors)
+    weights = open_checkpoint(tmp_path).read("l")
+    np.testing.assert_array_equal(weights.codes, codes.T)
+    np.testing.assert_array_equal(weights.zeros, zeros.T)
+    np.testing.assert_array_equal(weights.scales, scales.view(np.uint16).T)
+
+
+def test_compressed_tensors_folder_with_bf16_scales(tmp_path):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file as save_torch
+
+    codes = RANDOM.integers(0, 256, (8, 64), dtype=np.uint8)
+    scale = torch.rand(8, 2).to(torch.bfloat16)
+    tensors = {
+        "l.weight_packed": torch.from_numpy(codes.view(np.int32).copy()),
+        "l.weight_shape": torch.tensor([8, 64]),
+        "l.weight_scale": scale,
+    }
+    weights = {"num_bits": 8, "group_size": 32, "strategy": "group", "symmetric": True, "type": "int"}
+    config = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"group_0": {"weights": weights}}}
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": config}))
+    save_torch(tensors, str(tmp_path / "model.safetensors"))
+    imported = open_checkpoint(tmp_path).read("l")
+    assert imported.scale_type == "bf16"
+    expected = (codes.astype(np.float32) - 128) * scale.float().numpy().repeat(32, axis=1)
+    np.testing.assert_array_equal(imported.dequantize(), expected)
+
+
+def test_gguf_file(tmp_path):
+    gguf = pytest.importorskip("gguf")
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(str(path), "llama")
+    block_bytes = {"Q8_0": 34, "Q4_K": 144, "Q6_K": 210}
+    data = {}
+    for name, size in block_bytes.items():
+        blocks = RANDOM.integers(0, 256, (3, 2 * (8 if name == "Q8_0" else 1), size), dtype=np.uint8)
+        halves = [208] if name == "Q6_K" else [0, 2] if name == "Q4_K" else [0]
+        for at in halves:  # finite scales
+            blocks[..., at + 1] = 0x20
+        data[name] = blocks.reshape(3, -1)
+        writer.add_tensor(f"blk.0.{name}.weight", data[name], raw_dtype=gguf.GGMLQuantizationType[name])
+    writer.add_tensor("output_norm.weight", np.ones(8, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    checkpoint = open_checkpoint(path)
+    assert checkpoint.layers() == [f"blk.0.{name}.weight" for name in block_bytes]
+    for name in block_bytes:
+        weights = checkpoint.read(f"blk.0.{name}.weight")
+        assert (weights.n, weights.k) == (3, 512)
+        reference = gguf.quants.dequantize(data[name], gguf.GGMLQuantizationType[name])
+        np.testing.assert_array_equal(weights.dequantize(), reference)
+
+
+def test_planes_outlive_the_weights():
+    codes, _, tensors = gptq_layer("l")
+    weights = import_gptq(tensors["l.qweight"], tensors["l.qzeros"], tensors["l.scales"], bits=4, group_size=32)
+    kept = weights.codes
+    del weights
+    np.testing.assert_array_equal(kept, codes.T)
+    assert not kept.flags.writeable
+
+
+def test_malformed_tensors_are_refused_by_name(tmp_path):
+    _, _, tensors = gptq_layer("model.layers.3.o_proj")
+    tensors["model.layers.3.o_proj.scales"] = tensors["model.layers.3.o_proj.scales"][:1]
+    write(tmp_path, {"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": "gptq"}, tensors)
+    with pytest.raises(MalformedTensor, match=r"model.layers.3.o_proj.scales \(fp16 \[1, 16\]\).*must be \[2, 16\]"):
+        open_checkpoint(tmp_path).read("model.layers.3.o_proj")
+    with pytest.raises(MalformedTensor, match=r"tensor \(uint8 \[100\]\).*must be \[144\]"):
+        import_gguf(np.zeros(100, np.uint8), "Q4_K", shape=(1, 256))
+    with pytest.raises(MalformedTensor, match="weight.qdata .*must be 32 and 1, 2 or 4"):
+        import_torchao(np.zeros((2, 4, 16, 4), np.int32), np.zeros((4, 16, 2), np.float16), shape=(16, 512), group_size=128)
+    with pytest.raises(MalformedTensor, match="float64"):
+        import_gptq(np.zeros((8, 8)), None, None, bits=4, group_size=32)
+
+
+def test_what_no_importer_reads_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="config.json"):
+        open_checkpoint(tmp_path)
+    write(tmp_path, {"quant_method": "bitsandbytes"}, {"a": np.zeros(1, np.float32)})
+    with pytest.raises(ValueError, match="'bitsandbytes' is not supported"):
+        open_checkpoint(tmp_path)
+    write(tmp_path, {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemv"}, {"a": np.zeros(1, np.float32)})
+    with pytest.raises(ValueError, match="'gemv'"):
+        open_checkpoint(tmp_path)
