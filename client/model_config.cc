@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "absl/status/status.h"
@@ -29,6 +30,14 @@ enum class Bias {
   kAttentionField,  // attention_bias: q, k, v and o; mlp_bias: gate, up and down
 };
 
+// Where a family's feed-forward layers are mixtures of experts.
+enum class Experts {
+  kNone,
+  kAll,     // num_local_experts (mixtral) or num_experts (olmoe) of intermediate_size in every layer
+  kSparse,  // num_experts of moe_intermediate_size in the layers that mlp_only_layers and
+            // decoder_sparse_step say, shared_expert_intermediate_size beside them; dense layers elsewhere
+};
+
 // What a model family's config leaves to its class: 0 = the field is required, or is derived.
 struct ModelFamily {
   absl::string_view model_type;
@@ -37,6 +46,7 @@ struct ModelFamily {
   int64_t num_attention_heads;
   int64_t num_key_value_heads;  // 0: num_attention_heads
   int64_t vocab_size;
+  Experts experts = Experts::kNone;
 };
 
 // Defaults as in transformers' configuration_<family>.py.
@@ -49,6 +59,10 @@ constexpr ModelFamily kFamilies[] = {
     {"gemma2", Bias::kAttentionField, 256, 0, 0, 0},
     {"gemma3_text", Bias::kAttentionField, 256, 8, 4, 262208},
     {"gemma3", Bias::kAttentionField, 256, 8, 4, 262208},
+    {"mixtral", Bias::kNone, 0, 0, 0, 0, Experts::kAll},
+    {"olmoe", Bias::kAttentionField, 0, 0, 0, 0, Experts::kAll},
+    {"qwen2_moe", Bias::kQkv, 0, 0, 0, 0, Experts::kSparse},
+    {"qwen3_moe", Bias::kAttentionField, 0, 0, 0, 0, Experts::kSparse},
 };
 
 absl::Status UnknownModelType(const std::string& what) {
@@ -111,15 +125,45 @@ absl::StatusOr<ModelFamily> FindFamily(const Json& text_config, const Json& whol
   return UnknownModelType(absl::StrCat("model_type is ", Shown(*type)));
 }
 
-absl::Status RefuseExperts(const Json& config) {
+absl::Status RefuseExperts(const Json& config, const ModelFamily& family) {
   for (const char* field : {"num_local_experts", "num_experts", "n_routed_experts"}) {
     const Json* value = Find(config, field);
     if (value != nullptr && !(value->is_number() && *value == 0)) {
-      return UnknownModelType(
-          absl::StrCat(field, " is ", Shown(*value), ", mixture-of-experts layers are not read"));
+      return UnknownModelType(absl::StrCat(field, " is ", Shown(*value), ", and the experts of model_type ",
+                                           family.model_type, " are not read"));
     }
   }
   return absl::OkStatus();
+}
+
+// How many of `layers` feed-forward layers are mixtures of experts.
+absl::StatusOr<int64_t> SparseLayers(const Json& config, int64_t layers) {
+  QGEMM_ASSIGN_OR_RETURN(const int64_t period, Dimension(config, "decoder_sparse_step", 1));
+  std::set<int64_t> dense;
+  if (const Json* list = Find(config, "mlp_only_layers")) {
+    const auto is_index = [](const Json& entry) {
+      return entry.is_number_unsigned() && entry.get<uint64_t>() < kMaxDimension;
+    };
+    if (!list->is_array() || !std::all_of(list->begin(), list->end(), is_index)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("mlp_only_layers is ", Shown(*list), ": a list of layer numbers is needed"));
+    }
+    for (const Json& entry : *list) {
+      // Layer i is sparse when i + 1 is a multiple of the period: others are dense whether listed or not.
+      const int64_t layer = entry.get<int64_t>();
+      if (layer < layers && (layer + 1) % period == 0) dense.insert(layer);
+    }
+  }
+  return layers / period - static_cast<int64_t>(dense.size());
+}
+
+// The share of one of `tp` devices in a dimension that is split evenly.
+absl::StatusOr<int64_t> Share(absl::string_view field, int64_t value, int tp) {
+  if (value % tp != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, " is ", value, ": allowed with --tp ", tp, " are multiples of ", tp));
+  }
+  return value / tp;
 }
 
 // Collects layers; a product or sum that leaves the allowed range is reported by the layer it would belong
@@ -132,39 +176,108 @@ class LayerList {
                                                      ": allowed are rows and columns from 1 to ",
                                                      kMaxDimension));
     }
-    layers_.push_back({std::move(name), n, k, count, bias, fused});
+    if (count > 0) layers_.push_back({std::move(name), n, k, count, bias, fused});
     return absl::OkStatus();
   }
+
+  // gate, up and down of a feed-forward layer, with gate and up also as one.
+  absl::Status AddMlp(const std::string& prefix, int64_t intermediate, int64_t hidden, int64_t count,
+                      bool bias, bool down_bias) {
+    QGEMM_RETURN_IF_ERROR(Add(prefix + "gate_proj", intermediate, hidden, count, bias));
+    QGEMM_RETURN_IF_ERROR(Add(prefix + "up_proj", intermediate, hidden, count, bias));
+    QGEMM_RETURN_IF_ERROR(
+        Add(prefix + "gate_up_proj", 2 * intermediate, hidden, count, bias, /*fused=*/true));
+    return Add(prefix + "down_proj", hidden, intermediate, count, down_bias);
+  }
+
   std::vector<LinearLayer> Take() { return std::move(layers_); }
 
  private:
   std::vector<LinearLayer> layers_;
 };
 
-absl::StatusOr<std::vector<LinearLayer>> LayersOf(const Json& config, const ModelFamily& family) {
-  QGEMM_RETURN_IF_ERROR(RefuseExperts(config));
-  QGEMM_ASSIGN_OR_RETURN(const int64_t hidden, Dimension(config, "hidden_size", 0));
-  QGEMM_ASSIGN_OR_RETURN(const int64_t intermediate, Dimension(config, "intermediate_size", 0));
-  QGEMM_ASSIGN_OR_RETURN(const int64_t count, Dimension(config, "num_hidden_layers", 0));
+struct Attention {
+  int64_t hidden = 0;
+  int64_t q = 0;  // one device's rows of q_proj
+  int64_t kv = 0;
+};
+
+absl::StatusOr<Attention> ReadAttention(const Json& config, const ModelFamily& family, int tp) {
+  Attention attention;
+  QGEMM_ASSIGN_OR_RETURN(attention.hidden, Dimension(config, "hidden_size", 0));
   QGEMM_ASSIGN_OR_RETURN(const int64_t heads,
                          Dimension(config, "num_attention_heads", family.num_attention_heads));
   QGEMM_ASSIGN_OR_RETURN(const int64_t kv_heads,
                          Dimension(config, "num_key_value_heads",
                                    family.num_key_value_heads > 0 ? family.num_key_value_heads : heads));
-  QGEMM_ASSIGN_OR_RETURN(const int64_t vocab, Dimension(config, "vocab_size", family.vocab_size));
   if (heads % kv_heads != 0) {
     return absl::InvalidArgumentError(absl::StrCat("num_key_value_heads is ", kv_heads,
                                                    ": allowed are divisors of num_attention_heads, ", heads));
   }
   int64_t head_dim = family.head_dim;
   if (Find(config, "head_dim") == nullptr && head_dim == 0) {
-    if (hidden % heads != 0) {
-      return absl::InvalidArgumentError(absl::StrCat("head_dim is missing and hidden_size, ", hidden,
+    if (attention.hidden % heads != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("head_dim is missing and hidden_size, ",
+                                                     attention.hidden,
                                                      ", is no multiple of num_attention_heads, ", heads));
     }
-    head_dim = hidden / heads;
+    head_dim = attention.hidden / heads;
   }
   QGEMM_ASSIGN_OR_RETURN(head_dim, Dimension(config, "head_dim", head_dim));
+  QGEMM_ASSIGN_OR_RETURN(const int64_t own_heads, Share("num_attention_heads", heads, tp));
+  // Fewer key-value heads than devices: each device holds one, and some hold the same.
+  int64_t own_kv_heads = 1;
+  if (kv_heads > tp || tp % kv_heads != 0) {
+    QGEMM_ASSIGN_OR_RETURN(own_kv_heads, Share("num_key_value_heads", kv_heads, tp));
+  }
+  // A product of two dimensions fits int64; sums of products are formed only after their terms were checked
+  // by LayerList::Add.
+  attention.q = own_heads * head_dim;
+  attention.kv = own_kv_heads * head_dim;
+  return attention;
+}
+
+// The feed-forward layers: dense ones, and experts where the family has them.
+absl::Status AddFeedForward(const Json& config, const ModelFamily& family, int64_t hidden, int64_t layers,
+                            bool mlp_bias, int tp, LayerList& list) {
+  // A bias after a product that is summed over devices is added once, by nobody's kernel.
+  const bool down_bias = mlp_bias && tp == 1;
+  int64_t sparse = 0;
+  if (family.experts == Experts::kSparse) {
+    QGEMM_ASSIGN_OR_RETURN(sparse, SparseLayers(config, layers));
+  }
+  if (family.experts == Experts::kAll) sparse = layers;
+  if (sparse < layers) {
+    QGEMM_ASSIGN_OR_RETURN(int64_t intermediate, Dimension(config, "intermediate_size", 0));
+    QGEMM_ASSIGN_OR_RETURN(intermediate, Share("intermediate_size", intermediate, tp));
+    QGEMM_RETURN_IF_ERROR(list.AddMlp("", intermediate, hidden, layers - sparse, mlp_bias, down_bias));
+  }
+  if (sparse == 0) return absl::OkStatus();
+
+  const bool is_local = Find(config, "num_local_experts") != nullptr;
+  QGEMM_ASSIGN_OR_RETURN(const int64_t experts,
+                         Dimension(config, is_local ? "num_local_experts" : "num_experts", 0));
+  const char* width_field =
+      family.experts == Experts::kSparse ? "moe_intermediate_size" : "intermediate_size";
+  QGEMM_ASSIGN_OR_RETURN(int64_t width, Dimension(config, width_field, 0));
+  QGEMM_ASSIGN_OR_RETURN(width, Share(width_field, width, tp));
+  QGEMM_RETURN_IF_ERROR(list.AddMlp("expert_", width, hidden, sparse * experts, mlp_bias, down_bias));
+  const Json* shared = Find(config, "shared_expert_intermediate_size");
+  if (shared == nullptr || (shared->is_number() && *shared == 0)) return absl::OkStatus();
+  QGEMM_ASSIGN_OR_RETURN(int64_t shared_width, Dimension(config, "shared_expert_intermediate_size", 0));
+  QGEMM_ASSIGN_OR_RETURN(shared_width, Share("shared_expert_intermediate_size", shared_width, tp));
+  return list.AddMlp("shared_expert_", shared_width, hidden, sparse, mlp_bias, down_bias);
+}
+
+absl::StatusOr<std::vector<LinearLayer>> LayersOf(const Json& config, const ModelFamily& family, int tp) {
+  if (family.experts == Experts::kNone) QGEMM_RETURN_IF_ERROR(RefuseExperts(config, family));
+  QGEMM_ASSIGN_OR_RETURN(const Attention attention, ReadAttention(config, family, tp));
+  QGEMM_ASSIGN_OR_RETURN(const int64_t count, Dimension(config, "num_hidden_layers", 0));
+  QGEMM_ASSIGN_OR_RETURN(int64_t vocab, Dimension(config, "vocab_size", family.vocab_size));
+  if (tp > 1) {
+    // A vocabulary that is split is padded to whole multiples of 64 first.
+    QGEMM_ASSIGN_OR_RETURN(vocab, Share("vocab_size, rounded up to 64,", (vocab + 63) / 64 * 64, tp));
+  }
 
   bool qkv_bias = family.bias == Bias::kQkv;
   bool o_bias = false;
@@ -172,23 +285,17 @@ absl::StatusOr<std::vector<LinearLayer>> LayersOf(const Json& config, const Mode
   if (family.bias == Bias::kAttentionField) {
     QGEMM_ASSIGN_OR_RETURN(qkv_bias, Flag(config, "attention_bias"));
     QGEMM_ASSIGN_OR_RETURN(mlp_bias, Flag(config, "mlp_bias"));
-    o_bias = qkv_bias;
+    o_bias = qkv_bias && tp == 1;
   }
 
-  // A product of two dimensions fits int64; sums of products are formed only after their terms were checked
-  // by Add.
-  const int64_t q = heads * head_dim;
-  const int64_t kv = kv_heads * head_dim;
+  const auto [hidden, q, kv] = attention;
   LayerList list;
   QGEMM_RETURN_IF_ERROR(list.Add("q_proj", q, hidden, count, qkv_bias));
   QGEMM_RETURN_IF_ERROR(list.Add("k_proj", kv, hidden, count, qkv_bias));
   QGEMM_RETURN_IF_ERROR(list.Add("v_proj", kv, hidden, count, qkv_bias));
   QGEMM_RETURN_IF_ERROR(list.Add("qkv_proj", q + kv + kv, hidden, count, qkv_bias, /*fused=*/true));
   QGEMM_RETURN_IF_ERROR(list.Add("o_proj", hidden, q, count, o_bias));
-  QGEMM_RETURN_IF_ERROR(list.Add("gate_proj", intermediate, hidden, count, mlp_bias));
-  QGEMM_RETURN_IF_ERROR(list.Add("up_proj", intermediate, hidden, count, mlp_bias));
-  QGEMM_RETURN_IF_ERROR(list.Add("gate_up_proj", 2 * intermediate, hidden, count, mlp_bias, /*fused=*/true));
-  QGEMM_RETURN_IF_ERROR(list.Add("down_proj", hidden, intermediate, count, mlp_bias));
+  QGEMM_RETURN_IF_ERROR(AddFeedForward(config, family, hidden, count, mlp_bias, tp, list));
   QGEMM_RETURN_IF_ERROR(list.Add("lm_head", vocab, hidden, 1, /*bias=*/false));
   return list.Take();
 }
@@ -212,7 +319,11 @@ int64_t LayerGroup::Count() const {
   return count;
 }
 
-absl::StatusOr<std::vector<LinearLayer>> ParseModelConfig(absl::string_view json_text) {
+absl::StatusOr<std::vector<LinearLayer>> ParseModelConfig(absl::string_view json_text, int tp) {
+  if (tp < 1 || tp > kMaxTensorParallel) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tp ", tp, " is not allowed: use 1 to ", kMaxTensorParallel));
+  }
   const Json config = Json::parse(json_text.begin(), json_text.end(), nullptr, /*allow_exceptions=*/false);
   if (config.is_discarded()) return absl::InvalidArgumentError("not a well-formed JSON document");
   if (!config.is_object()) {
@@ -226,10 +337,10 @@ absl::StatusOr<std::vector<LinearLayer>> ParseModelConfig(absl::string_view json
         absl::StrCat("text_config is ", Shown(*text_config), ": an object is needed"));
   }
   QGEMM_ASSIGN_OR_RETURN(const ModelFamily family, FindFamily(*text_config, config));
-  return LayersOf(*text_config, family);
+  return LayersOf(*text_config, family, tp);
 }
 
-absl::StatusOr<std::vector<LinearLayer>> ReadModelConfig(const std::string& path) {
+absl::StatusOr<std::vector<LinearLayer>> ReadModelConfig(const std::string& path, int tp) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) {
@@ -246,7 +357,7 @@ absl::StatusOr<std::vector<LinearLayer>> ReadModelConfig(const std::string& path
     return absl::InvalidArgumentError(
         absl::StrCat("the model file ", path, " is larger than 16 MiB: a config.json is needed"));
   }
-  absl::StatusOr<std::vector<LinearLayer>> layers = ParseModelConfig(text);
+  absl::StatusOr<std::vector<LinearLayer>> layers = ParseModelConfig(text, tp);
   if (layers.ok()) return layers;
   return absl::Status(layers.status().code(),
                       absl::StrCat("model file ", path, ": ", layers.status().message()));

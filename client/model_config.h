@@ -31,6 +31,8 @@ struct LayerGroup {
   int64_t Count() const;
 };
 
+inline constexpr int kMaxTensorParallel = 1024;
+
 // The linear layers of a model from the text of its Hugging Face config.json: q_proj k_proj v_proj and the
 // fused qkv_proj, o_proj, gate_proj up_proj and the fused gate_up_proj, down_proj, lm_head. Separate and
 // fused variants are both listed: which of them a runtime launches is the exporter's choice. lm_head is
@@ -38,12 +40,21 @@ struct LayerGroup {
 // out has the default of the family's configuration class in the transformers library. A text_config inside
 // the file (multimodal models) is read in the file's place.
 //
-// Known model types: llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3, gemma3_text.
-// InvalidArgument names the field, its value and what is allowed; mixture-of-experts models are refused.
-[[nodiscard]] absl::StatusOr<std::vector<LinearLayer>> ParseModelConfig(absl::string_view json_text);
+// Mixtures of experts: expert_gate_proj, expert_up_proj, expert_gate_up_proj, expert_down_proj are one
+// expert's, counted over all experts and layers; shared_expert_... those of a shared expert. Routers are not
+// listed: they stay unquantized.
+//
+// `tp`: the layers of one of that many devices. q, k, v, gate, up and lm_head are split along N (key-value
+// heads are repeated where there are fewer than devices; the vocabulary is padded to a multiple of 64), o and
+// down along K; those are summed over devices, and lose their bias here, which is added after the sum.
+//
+// Known model types: llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3, gemma3_text; with experts mixtral,
+// olmoe, qwen2_moe, qwen3_moe. InvalidArgument names the field, its value and what is allowed.
+[[nodiscard]] absl::StatusOr<std::vector<LinearLayer>> ParseModelConfig(absl::string_view json_text,
+                                                                        int tp = 1);
 
 // The same from a file; messages start with its path. NotFound, PermissionDenied: it cannot be opened.
-[[nodiscard]] absl::StatusOr<std::vector<LinearLayer>> ReadModelConfig(const std::string& path);
+[[nodiscard]] absl::StatusOr<std::vector<LinearLayer>> ReadModelConfig(const std::string& path, int tp = 1);
 
 // Layers of equal n, k and bias together, in the order of their first layer.
 std::vector<LayerGroup> GroupLayers(const std::vector<LinearLayer>& layers);

@@ -109,9 +109,18 @@ void AddProblem(RequestedProblem requested, std::vector<RequestedProblem>& probl
   }
 }
 
-absl::Status AddModel(const std::string& path, const KernelSignature& signature,
+absl::StatusOr<int> ParseTensorParallel(absl::string_view text) {
+  int64_t tp = 0;
+  if (!ParseInteger(text, tp) || tp < 1 || tp > kMaxTensorParallel) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tp \"", text, "\" is not allowed: use 1 to ", kMaxTensorParallel));
+  }
+  return static_cast<int>(tp);
+}
+
+absl::Status AddModel(const std::string& path, int tp, const KernelSignature& signature,
                       std::vector<RequestedProblem>& problems) {
-  absl::StatusOr<std::vector<LinearLayer>> layers = ReadModelConfig(path);
+  absl::StatusOr<std::vector<LinearLayer>> layers = ReadModelConfig(path, tp);
   // Whatever is wrong with the file, it is the command line that must change.
   if (!layers.ok()) return absl::InvalidArgumentError(layers.status().message());
   for (LinearLayer& layer : *layers) layer.bias |= signature.epilogue.bias;
@@ -152,6 +161,9 @@ void ProblemArguments::AddTo(CLI::App& command) {
       ->allow_extra_args(false);
   command.add_option("--model", model_path, "A model's Hugging Face config.json: all its linear layers")
       ->type_name("FILE");
+  command.add_option("--tp", tp, "Devices that share the model's layers: one device's part is read")
+      ->type_name("N")
+      ->capture_default_str();
   command.add_option("--m", m, "Rows of X; each stands for its bucket")
       ->type_name("M,...")
       ->delimiter(',')
@@ -169,12 +181,16 @@ absl::StatusOr<RequestedProblems> ResolveProblems(const ProblemArguments& argume
     return absl::InvalidArgumentError(
         "--shape and --model are missing: one of them is needed, such as --shape 5376x4096");
   }
+  QGEMM_ASSIGN_OR_RETURN(const int tp, ParseTensorParallel(arguments.tp));
+  if (tp != 1 && arguments.model_path.empty()) {
+    return absl::InvalidArgumentError("--tp is for --model alone: give shapes as one device has them");
+  }
   for (const std::string& shape : arguments.shapes) {
     QGEMM_ASSIGN_OR_RETURN(const Problem problem, ParseShape(shape, signature));
     AddProblem({.problem = problem}, requested.problems);
   }
   if (!arguments.model_path.empty()) {
-    QGEMM_RETURN_IF_ERROR(AddModel(arguments.model_path, signature, requested.problems));
+    QGEMM_RETURN_IF_ERROR(AddModel(arguments.model_path, tp, signature, requested.problems));
   }
   QGEMM_ASSIGN_OR_RETURN(requested.m, ParseRows(arguments.m));
   if (requested.problems.size() > kMaxProblems) {

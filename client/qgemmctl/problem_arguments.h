@@ -24,6 +24,7 @@ struct ProblemArguments {
   bool bias = false;
   std::vector<std::string> shapes;  // NxK
   std::string model_path;
+  std::string tp = "1";  // devices that share the model's layers
   std::vector<std::string> m;
   std::string target;
 

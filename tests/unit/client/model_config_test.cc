@@ -138,11 +138,87 @@ TEST(ModelConfig, NamesTheKnownModelTypes) {
   const auto known =
       AllOf(HasSubstr("llama"), HasSubstr("mistral"), HasSubstr("qwen2"), HasSubstr("gemma3_text"));
   EXPECT_THAT(ErrorOf(SmallConfig("gpt_neox")), AllOf(HasSubstr("model_type is \"gpt_neox\""), known));
-  EXPECT_THAT(ErrorOf(SmallConfig("mixtral")), AllOf(HasSubstr("model_type is \"mixtral\""), known));
+  EXPECT_THAT(ErrorOf(SmallConfig("deepseek_v3")), AllOf(HasSubstr("model_type is \"deepseek_v3\""), known));
   EXPECT_THAT(ErrorOf(SmallConfig("llama", R"("num_local_experts": 8)")),
               AllOf(HasSubstr("num_local_experts is 8"), known));
   EXPECT_THAT(ErrorOf(R"({"hidden_size": 8})"), AllOf(HasSubstr("model_type is missing"), known));
   EXPECT_THAT(ErrorOf(R"({"model_type": 7})"), HasSubstr("model_type is 7"));
+}
+
+TEST(ModelConfig, EveryDeviceHasItsPartOfEachLayer) {
+  const std::string path = absl::StrCat(QGEMM_SOURCE_DIR, "/deploy/models/llama-3.1-70b-config.json");
+  EXPECT_THAT(Described(ReadModelConfig(path, 8)),
+              ElementsAre("q_proj 1024x8192 x80", "k_proj 128x8192 x80", "v_proj 128x8192 x80",
+                          "qkv_proj 1280x8192 x80 fused", "o_proj 8192x1024 x80", "gate_proj 3584x8192 x80",
+                          "up_proj 3584x8192 x80", "gate_up_proj 7168x8192 x80 fused",
+                          "down_proj 8192x3584 x80", "lm_head 16032x8192 x1"));
+}
+
+TEST(ModelConfig, KeyValueHeadsAreRepeatedWhereDevicesAreMore) {
+  const auto layers = Described(ParseModelConfig(SmallConfig("llama"), 4));
+  EXPECT_EQ(layers[0], "q_proj 64x256 x2");
+  EXPECT_EQ(layers[1], "k_proj 64x256 x2");
+  EXPECT_EQ(layers[3], "qkv_proj 192x256 x2 fused");
+  EXPECT_EQ(layers[4], "o_proj 256x64 x2");
+  EXPECT_EQ(layers[9], "lm_head 256x256 x1");  // 1000 padded to 1024
+}
+
+TEST(ModelConfig, ABiasAfterASumOverDevicesIsNoKernels) {
+  const std::string config = SmallConfig("llama", R"("attention_bias": true, "mlp_bias": true)");
+  const auto layers = Described(ParseModelConfig(config, 2));
+  EXPECT_EQ(layers[0], "q_proj 128x256 x2 bias");
+  EXPECT_EQ(layers[4], "o_proj 256x128 x2");
+  EXPECT_EQ(layers[5], "gate_proj 256x256 x2 bias");
+  EXPECT_EQ(layers[8], "down_proj 256x256 x2");
+}
+
+TEST(ModelConfig, NamesWhatCannotBeSplit) {
+  const auto error = [](const std::string& entries, int tp) {
+    return std::string(ParseModelConfig(SmallConfig("llama", entries), tp).status().message());
+  };
+  EXPECT_EQ(error("", 3), "num_attention_heads is 4: allowed with --tp 3 are multiples of 3");
+  EXPECT_EQ(error(R"("num_attention_heads": 12, "num_key_value_heads": 4, "head_dim": 8)", 6),
+            "num_key_value_heads is 4: allowed with --tp 6 are multiples of 6");
+  EXPECT_EQ(error(R"("intermediate_size": 514)", 4),
+            "intermediate_size is 514: allowed with --tp 4 are multiples of 4");
+  EXPECT_THAT(error("", 0), HasSubstr("tp 0 is not allowed: use 1 to 1024"));
+}
+
+TEST(ModelConfig, ExpertsOfMixtralAreInEveryLayer) {
+  const std::string config = SmallConfig("mixtral", R"("num_local_experts": 8)");
+  EXPECT_THAT(Described(ParseModelConfig(config)),
+              ElementsAre("q_proj 256x256 x2", "k_proj 128x256 x2", "v_proj 128x256 x2",
+                          "qkv_proj 512x256 x2 fused", "o_proj 256x256 x2", "expert_gate_proj 512x256 x16",
+                          "expert_up_proj 512x256 x16", "expert_gate_up_proj 1024x256 x16 fused",
+                          "expert_down_proj 256x512 x16", "lm_head 1000x256 x1"));
+  EXPECT_EQ(Described(ParseModelConfig(config, 2))[5], "expert_gate_proj 256x256 x16");
+  EXPECT_THAT(ErrorOf(SmallConfig("mixtral")), HasSubstr("num_experts is missing"));
+}
+
+TEST(ModelConfig, SparseLayersStandBetweenDenseOnes) {
+  // Layers 1, 3 and 5 would be sparse; 3 is excepted, and 2 is dense anyway.
+  const std::string config = SmallConfig("qwen2_moe", R"("num_hidden_layers": 6, "num_experts": 10,
+      "moe_intermediate_size": 64, "shared_expert_intermediate_size": 128, "decoder_sparse_step": 2,
+      "mlp_only_layers": [2, 3])");
+  const auto layers = Described(ParseModelConfig(config));
+  ASSERT_EQ(layers.size(), 18u) << layers[0];
+  EXPECT_EQ(layers[5], "gate_proj 512x256 x4");
+  EXPECT_EQ(layers[8], "down_proj 256x512 x4");
+  EXPECT_EQ(layers[9], "expert_gate_proj 64x256 x20");
+  EXPECT_EQ(layers[12], "expert_down_proj 256x64 x20");
+  EXPECT_EQ(layers[13], "shared_expert_gate_proj 128x256 x2");
+  EXPECT_EQ(layers[16], "shared_expert_down_proj 256x128 x2");
+  EXPECT_THAT(ErrorOf(SmallConfig("qwen2_moe", R"("mlp_only_layers": 3)")),
+              HasSubstr("mlp_only_layers is 3: a list of layer numbers is needed"));
+}
+
+TEST(ModelConfig, Qwen3MoeHasExpertsAlone) {
+  const auto layers = Described(ParseModelConfig(
+      SmallConfig("qwen3_moe", R"("num_experts": 128, "moe_intermediate_size": 96, "head_dim": 128,
+                      "mlp_only_layers": [])")));
+  ASSERT_EQ(layers.size(), 10u) << layers[0];
+  EXPECT_EQ(layers[0], "q_proj 512x256 x2");
+  EXPECT_EQ(layers[5], "expert_gate_proj 96x256 x256");
 }
 
 TEST(ModelConfig, NamesTheFieldThatIsWrong) {

@@ -51,6 +51,24 @@ TEST(ProblemArguments, EachBucketIsAskedForOnce) {
   EXPECT_THAT(requested->m, ElementsAre(1, 64, 100));
 }
 
+TEST(ProblemArguments, TensorParallelPartsOfAModel) {
+  ProblemArguments arguments = Arguments({}, {"1"});
+  arguments.model_path = absl::StrCat(QGEMM_SOURCE_DIR, "/deploy/models/llama-3.1-8b-config.json");
+  arguments.tp = "2";
+  const auto requested = ResolveProblems(arguments);
+  ASSERT_TRUE(requested.ok()) << requested.status();
+  EXPECT_EQ(requested->problems[0].layers, "q_proj");
+  EXPECT_EQ(requested->problems[0].problem.n, 2048);
+  for (const char* tp : {"0", "-1", "1025", "two", ""}) {
+    arguments.tp = tp;
+    EXPECT_THAT(ErrorOf(arguments), HasSubstr("is not allowed: use 1 to 1024")) << tp;
+  }
+  arguments.tp = "2";
+  arguments.model_path.clear();
+  arguments.shapes = {"64x64"};
+  EXPECT_THAT(ErrorOf(arguments), HasSubstr("--tp is for --model alone"));
+}
+
 TEST(ProblemArguments, NoProblemTwice) {
   ProblemArguments arguments = Arguments({"4096x4096", "4096x4096"}, {"1"});
   arguments.model_path = absl::StrCat(QGEMM_SOURCE_DIR, "/deploy/models/llama-3.1-8b-config.json");
