@@ -35,6 +35,8 @@ git ls-files -z 'tests/bench/*.py' 'tests/system/*.py' 'tests/system/requirement
 install -D -m 644 -t "$bundle/models" deploy/models/*.json
 cp -R build/release/python "$bundle/python"
 find "$bundle/python" -name __pycache__ -prune -exec rm -r {} +
+install -D -m 644 -t "$bundle/examples" client/python/examples/*.py
+install -D -m 644 -t "$bundle/examples/tests" client/python/tests/conftest.py client/python/tests/test_torch_gpu.py
 mkdir -p "$bundle/proto" && (cd proto && find qgemm/v1 -name '*.proto' -exec cp --parents {} "$root/$bundle/proto/" \;)
 
 for file in "$bundle"/bin/*; do strip "$file"; done
@@ -64,6 +66,7 @@ Runs in any folder on x86-64 Linux with glibc 2.36 or newer and CUDA 13: \`libnv
 | lib/ | their shared libraries, except the C and C++ run-time and CUDA |
 | models/ | configurations for \`qgemmctl tune --model\` |
 | python/ | the Python package qgemm: put the folder on PYTHONPATH; needs grpcio, protobuf and numpy |
+| examples/ | \`PYTHONPATH=python python3 examples/export_llama.py --out figures.json\`: a model from bf16 to tuned kernels |
 | proto/ | the API, for clients of other languages |
 | tests/ | benches and clients in Python; tests/system/requirements.txt is what they need |
 TEXT

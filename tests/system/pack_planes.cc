@@ -1,9 +1,9 @@
 // Packs canonical weights with kernels/packing, for the Python packer's tests to compare with.
 //
-// Standard input: a line "N K BITS GROUP SCALE ZERO" ("17 96 4 32 fp16 int"), then codes [N][K] of one byte,
-// scales [N][K / GROUP] of two and, with zero points, zeros [N][K / GROUP] of one. Standard output: a line
-// with the bytes of the three planes, then the planes. Exit code 1 and one sentence on standard error: the
-// input does not fit.
+// Standard input: a line "N K BITS GROUP SCALE ZERO LEVELS" ("17 96 4 32 fp16 int 1"; group 0: channel-wise),
+// then the planes of CanonicalWeights that the format has, in their order there, without padding. Standard
+// output: a line with the bytes of the four packed planes, then these. Exit code 1 and one sentence on
+// standard error: the input does not fit.
 
 #include <cstdio>
 #include <cstring>
@@ -11,6 +11,7 @@
 #include <iterator>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "kernels/packing.h"
 
@@ -22,38 +23,64 @@ int Fail(absl::string_view sentence) {
   return 1;
 }
 
+// Takes planes off the front of `data`; one that is not there leaves the reader short of its end for good.
+class PlaneReader {
+ public:
+  explicit PlaneReader(const std::string& data) : data_(data) {}
+
+  template <typename T>
+  void Read(int64_t entries, std::vector<T>& plane) {
+    const size_t bytes = entries * sizeof(T);
+    is_short_ |= bytes > data_.size() - at_;
+    if (is_short_) return;
+    plane.resize(entries);
+    if (bytes > 0) std::memcpy(plane.data(), data_.data() + at_, bytes);
+    at_ += bytes;
+  }
+  bool IsAtEnd() const { return !is_short_ && at_ == data_.size(); }
+
+ private:
+  const std::string& data_;
+  size_t at_ = 0;
+  bool is_short_ = false;
+};
+
 int Main() {
   std::string head;
   std::getline(std::cin, head);
   std::istringstream words(head);
   CanonicalWeights weights;
+  WeightFormat& format = weights.format;
   std::string scale;
   std::string zero;
-  words >> weights.n >> weights.k >> weights.format.bits >> weights.format.group_size >> scale >> zero;
-  if (!words) return Fail("the first line is not N K BITS GROUP SCALE ZERO");
+  words >> weights.n >> weights.k >> format.bits >> format.group_size >> scale >> zero >> format.scale_levels;
+  if (!words) return Fail("the first line is not N K BITS GROUP SCALE ZERO LEVELS");
   const auto scale_type = ParseScalarType("scale", scale);
   if (!scale_type.ok()) return Fail(scale_type.status().message());
   const auto zero_point = ParseZeroPoint("zero", zero);
   if (!zero_point.ok()) return Fail(zero_point.status().message());
-  weights.format.scale_type = *scale_type;
-  weights.format.zero_point = *zero_point;
+  format.scale_type = *scale_type;
+  format.zero_point = *zero_point;
 
   const std::string data((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
-  const size_t codes = weights.n * weights.k;
-  const size_t groups = weights.format.group_size > 0 ? codes / weights.format.group_size : 0;
-  const size_t zeros = *zero_point == ZeroPoint::kNone ? 0 : groups;
-  if (data.size() != codes + 2 * groups + zeros) {
-    return Fail("the data is not as long as the first line says");
-  }
-  weights.codes.assign(data.begin(), data.begin() + static_cast<int64_t>(codes));
-  weights.scales.resize(groups);
-  std::memcpy(weights.scales.data(), data.data() + codes, 2 * groups);
-  weights.zeros.assign(data.end() - static_cast<int64_t>(zeros), data.end());
+  PlaneReader reader(data);
+  const int64_t groups = weights.n * weights.groups();
+  const int64_t numbers = format.two_level() ? weights.n * weights.steps() : groups;
+  const bool has_offsets = format.zero_point == ZeroPoint::kFloat;
+  reader.Read(weights.n * weights.k, weights.codes);
+  reader.Read(numbers, weights.scales);
+  reader.Read(format.zero_point == ZeroPoint::kInteger ? groups : 0, weights.zeros);
+  reader.Read(has_offsets ? numbers : 0, weights.offsets);
+  reader.Read(format.two_level() ? groups : 0, weights.scale_codes);
+  reader.Read(format.two_level() && has_offsets ? groups : 0, weights.offset_codes);
+  if (!reader.IsAtEnd()) return Fail("the data is not as long as the first line says");
 
   const auto packed = Pack(weights);
   if (!packed.ok()) return Fail(packed.status().message());
-  std::cout << packed->weights.size() << " " << packed->scales.size() << " " << packed->zeros.size() << "\n";
-  for (const auto* plane : {&packed->weights, &packed->scales, &packed->zeros}) {
+  const auto planes = {&packed->weights, &packed->scales, &packed->zeros, &packed->steps};
+  for (const auto* plane : planes) std::cout << plane->size() << " ";
+  std::cout << "\n";
+  for (const auto* plane : planes) {
     std::cout.write(reinterpret_cast<const char*>(plane->data()), static_cast<int64_t>(plane->size()));
   }
   std::cout.flush();

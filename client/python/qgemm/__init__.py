@@ -23,6 +23,7 @@ from qgemm.retry import Retry
 from qgemm.types import (
     CacheStats,
     DeviceInfo,
+    Job,
     Kernel,
     KernelInfo,
     LaunchSpec,
@@ -46,6 +47,7 @@ __all__ = [
     "DeviceInfo",
     "FailedPrecondition",
     "InvalidRequest",
+    "Job",
     "Kernel",
     "KernelInfo",
     "LADDER",

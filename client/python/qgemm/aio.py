@@ -13,7 +13,7 @@ import grpc.aio
 from qgemm import api, calls, errors
 from qgemm.progress import make_progress
 from qgemm.retry import Retry
-from qgemm.types import CacheStats, DeviceInfo
+from qgemm.types import CacheStats, DeviceInfo, Job
 
 _NO_VALUE = object()
 
@@ -52,19 +52,31 @@ class AsyncClient:
 
     async def tune(self, problems, m, *, effort="balanced", target="", retune=False, progress=None, timeout=_NO_VALUE):
         """As Client.tune."""
-        call = calls.TuneCall(problems, m, effort, target, retune)
-        shown = make_progress(progress)
+        call = calls.TuneCall(calls.tune_request(problems, m, effort, target, retune))
+        return await self._tuned("Tune", call.request, call, progress, timeout)
 
-        def take(event):
-            news = call.add(event)
-            if news is not None:
-                shown.update(news)
+    async def submit(self, problems, m, *, effort="balanced", target="", retune=False, priority=0, timeout=_NO_VALUE):
+        """As Client.submit."""
+        call = calls.TuneCall(calls.tune_request(problems, m, effort, target, retune, True, priority))
+        await self._stream("Tuner", "Tune", call.request, self._pick(timeout, self._timeout), call.add)
+        return call.job_id
 
-        try:
-            await self._stream("Tuner", "Tune", call.request, self._pick(timeout, self._tune_timeout), take)
-        finally:
-            shown.close()
-        return call.results()
+    async def watch(self, job_id, *, progress=None, timeout=_NO_VALUE):
+        """As Client.watch."""
+        request = api.message("WatchJobRequest")(job_id=job_id)
+        return await self._tuned("WatchJob", request, calls.TuneCall(), progress, timeout)
+
+    async def jobs(self, *, unfinished_only=False, client="", timeout=_NO_VALUE):
+        """As Client.jobs."""
+        request = api.message("ListJobsRequest")(unfinished_only=unfinished_only, client=client)
+        answer = await self._unary("Tuner", "ListJobs", request, self._pick(timeout, self._timeout))
+        return [Job.from_proto(message) for message in answer.jobs]
+
+    async def cancel_job(self, job_id, *, timeout=_NO_VALUE):
+        """As Client.cancel_job."""
+        request = api.message("CancelJobRequest")(job_id=job_id)
+        answer = await self._unary("Tuner", "CancelJob", request, self._pick(timeout, self._timeout))
+        return Job.from_proto(answer.job)
 
     async def lookup(self, problems, m, *, target="", timeout=_NO_VALUE):
         """As Client.lookup."""
@@ -78,9 +90,11 @@ class AsyncClient:
 
     async def get_kernels(self, picks_or_sha256, *, timeout=_NO_VALUE):
         """As Client.get_kernels."""
-        call = calls.KernelCall(picks_or_sha256)
-        await self._collect(call, timeout)
-        return call.kernels()
+        kernels = {}
+        for call in calls.kernel_calls(picks_or_sha256):
+            await self._collect(call, timeout)
+            kernels.update(call.kernels())
+        return kernels
 
     async def get_ptx(self, pick_or_sha256, *, timeout=_NO_VALUE):
         """As Client.get_ptx."""
@@ -99,6 +113,20 @@ class AsyncClient:
         request = api.message("CacheStatsRequest")()
         answer = await self._unary("Cache", "Stats", request, self._pick(timeout, self._timeout))
         return CacheStats.from_proto(answer)
+
+    async def _tuned(self, method, request, call, progress, timeout):
+        shown = make_progress(progress)
+
+        def take(event):
+            news = call.add(event)
+            if news is not None:
+                shown.update(news)
+
+        try:
+            await self._stream("Tuner", method, request, self._pick(timeout, self._tune_timeout), take)
+        finally:
+            shown.close()
+        return call.results()
 
     @staticmethod
     def _pick(value, default):
@@ -142,10 +170,7 @@ class AsyncClient:
             except grpc.RpcError as error:
                 mapped = errors.from_rpc(error, self.address)
                 failures += 1
-                wait_s = self._retry.wait_s(failures)
-                retried = isinstance(mapped, errors.Unavailable) and self._retry.again(
-                    failures, self._clock() + wait_s, deadline
-                )
-                if not retried:
+                wait_s = self._retry.wait_after(mapped, failures)
+                if wait_s is None or not self._retry.again(failures, self._clock() + wait_s, deadline):
                     raise mapped from error
             await self._sleep(wait_s)

@@ -8,7 +8,17 @@ from qgemm import api
 from qgemm.buckets import bucket_for
 from qgemm.errors import DataLoss, QgemmError
 from qgemm.results import TuneResults
-from qgemm.types import Kernel, KernelInfo, Pick, TuneProgress, TuneResult, TuneSummary, as_problem, effort_number
+from qgemm.types import (
+    Kernel,
+    KernelInfo,
+    Pick,
+    Problem,
+    TuneProgress,
+    TuneResult,
+    TuneSummary,
+    as_problem,
+    effort_number,
+)
 
 # As in the C++ client: a lookup of 4096 keys answers with some 10 MB; a daemon that hangs is noticed by pings; and a
 # daemon is addressed directly, whatever http_proxy says.
@@ -52,26 +62,35 @@ def _as_list(value, single):
     return [value] if isinstance(value, single) else list(value)
 
 
+def tune_request(problems, m, effort, target, retune, detach=False, priority=0):
+    problems = [as_problem(p) for p in _as_list(problems, (Problem, str))]
+    buckets = sorted({bucket_for(rows) for rows in _as_list(m, int)})
+    if not problems or not buckets:
+        raise ValueError("problems and m are needed: at least one of each")
+    return api.message("TuneRequest")(
+        problems=[problem.to_proto() for problem in problems],
+        m=buckets,
+        effort=effort_number(effort),
+        target=target or "",
+        retune=retune,
+        detach=detach,
+        priority=priority,
+    )
+
+
 class TuneCall:
-    """One Tune: the request, and the results in the request's order whatever the order of their arrival. After a
-    broken stream the same call goes on: what had arrived stays."""
+    """The events of one Tune or WatchJob, and the results in the request's order whatever the order of their arrival.
+    After a broken stream the same call goes on: what had arrived stays."""
 
-    def __init__(self, problems, m, effort, target, retune):
-        from qgemm.types import Problem
-
-        self.problems = [as_problem(p) for p in _as_list(problems, (Problem, str))]
-        self.buckets = sorted({bucket_for(rows) for rows in _as_list(m, int)})
-        if not self.problems or not self.buckets:
-            raise ValueError("problems and m are needed: at least one of each")
-        self.request = api.message("TuneRequest")(
-            problems=[problem.to_proto() for problem in self.problems],
-            m=self.buckets,
-            effort=effort_number(effort),
-            target=target or "",
-            retune=retune,
-        )
+    def __init__(self, request=None):
+        """`request`: what was asked for; None: the event `accepted` says it."""
+        self.request, self.job_id, self.summary = request, None, None
         self._results = {}
-        self.summary = None
+        self._read(request)
+
+    def _read(self, request):
+        self.problems = [] if request is None else [Problem.from_proto(message) for message in request.problems]
+        self.buckets = [] if request is None else sorted({bucket_for(rows) for rows in request.m})
 
     def add(self, event):
         """Takes one TuneEvent; returns a TuneProgress where it is one."""
@@ -80,6 +99,10 @@ class TuneCall:
             return TuneProgress.from_proto(event.progress)
         if kind == "summary":
             self.summary = TuneSummary.from_proto(event.summary)
+        elif kind == "accepted":
+            self.job_id = event.accepted.job_id
+            if self.request is None:
+                self._read(event.accepted.request)
         elif kind == "result":
             self._add_result(event.result)
         return None
@@ -109,8 +132,6 @@ class LookupCall:
     """One Lookup of every (problem, bucket of m)."""
 
     def __init__(self, problems, m, target):
-        from qgemm.types import Problem
-
         problems = [as_problem(p) for p in _as_list(problems, (Problem, str))]
         buckets = sorted({bucket_for(rows) for rows in _as_list(m, int)})
         self._keys = [(problem, bucket) for problem in problems for bucket in buckets]
@@ -129,6 +150,15 @@ class LookupCall:
             results.append(TuneResult(problem, bucket, pick, pick is not None, answer.stale, error))
         hits = sum(result.pick is not None for result in results)
         return TuneResults(results, TuneSummary(cache_hits=hits))
+
+
+MOST_KERNELS = 1024  # of one GetKernels
+
+
+def kernel_calls(wanted):
+    """As many KernelCalls as it takes."""
+    wanted = _as_list(wanted, (Pick, str))
+    return [KernelCall(wanted[i : i + MOST_KERNELS]) for i in range(0, len(wanted), MOST_KERNELS)]
 
 
 class KernelCall:

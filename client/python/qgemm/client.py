@@ -12,7 +12,7 @@ import grpc
 from qgemm import api, calls, errors
 from qgemm.progress import make_progress
 from qgemm.retry import Retry
-from qgemm.types import CacheStats, DeviceInfo
+from qgemm.types import CacheStats, DeviceInfo, Job
 
 _NO_VALUE = object()
 
@@ -51,16 +51,34 @@ class Client:
         again. `problems`: Problem, "NxK", or a list of them. `effort`: "balanced", "exhaustive" or "model-only".
         `progress`: True, False, None (where somebody looks) or a function of TuneProgress. Results may hold errors of
         their own: `raise_for_errors()`."""
-        call = calls.TuneCall(problems, m, effort, target, retune)
-        shown = make_progress(progress)
-        try:
-            for event in self._stream("Tuner", "Tune", call.request, self._pick(timeout, self._tune_timeout)):
-                news = call.add(event)
-                if news is not None:
-                    shown.update(news)
-        finally:
-            shown.close()
-        return call.results()
+        call = calls.TuneCall(calls.tune_request(problems, m, effort, target, retune))
+        return self._tuned("Tune", call.request, call, progress, timeout)
+
+    def submit(self, problems, m, *, effort="balanced", target="", retune=False, priority=0, timeout=_NO_VALUE):
+        """Starts a tune that survives this client and a restart of the daemon; its job id, for `watch`. None: the
+        daemon has everything stored already."""
+        call = calls.TuneCall(calls.tune_request(problems, m, effort, target, retune, True, priority))
+        for event in self._stream("Tuner", "Tune", call.request, self._pick(timeout, self._timeout)):
+            call.add(event)
+            if call.job_id is not None:
+                break
+        return call.job_id
+
+    def watch(self, job_id, *, progress=None, timeout=_NO_VALUE):
+        """Waits for a job and returns its TuneResults, as `tune` does. NotFound: no such job."""
+        request = api.message("WatchJobRequest")(job_id=job_id)
+        return self._tuned("WatchJob", request, calls.TuneCall(), progress, timeout)
+
+    def jobs(self, *, unfinished_only=False, client="", timeout=_NO_VALUE):
+        """The daemon's jobs in the order of their acceptance, as a list of Job."""
+        request = api.message("ListJobsRequest")(unfinished_only=unfinished_only, client=client)
+        answer = self._unary("Tuner", "ListJobs", request, self._pick(timeout, self._timeout))
+        return [Job.from_proto(message) for message in answer.jobs]
+
+    def cancel_job(self, job_id, *, timeout=_NO_VALUE):
+        """Withdraws a job; the Job as it is then. NotFound: no such job."""
+        request = api.message("CancelJobRequest")(job_id=job_id)
+        return Job.from_proto(self._unary("Tuner", "CancelJob", request, self._pick(timeout, self._timeout)).job)
 
     def lookup(self, problems, m, *, target="", timeout=_NO_VALUE):
         """The stored picks, as TuneResults; a result without a pick says why in `error`."""
@@ -74,9 +92,11 @@ class Client:
 
     def get_kernels(self, picks_or_sha256, *, timeout=_NO_VALUE):
         """{sha256: Kernel} of many in one call."""
-        call = calls.KernelCall(picks_or_sha256)
-        self._collect(call, timeout)
-        return call.kernels()
+        kernels = {}
+        for call in calls.kernel_calls(picks_or_sha256):
+            self._collect(call, timeout)
+            kernels.update(call.kernels())
+        return kernels
 
     def get_ptx(self, pick_or_sha256, *, timeout=_NO_VALUE):
         """The PTX text of a kernel."""
@@ -92,6 +112,17 @@ class Client:
     def cache_stats(self, *, timeout=_NO_VALUE):
         request = api.message("CacheStatsRequest")()
         return CacheStats.from_proto(self._unary("Cache", "Stats", request, self._pick(timeout, self._timeout)))
+
+    def _tuned(self, method, request, call, progress, timeout):
+        shown = make_progress(progress)
+        try:
+            for event in self._stream("Tuner", method, request, self._pick(timeout, self._tune_timeout)):
+                news = call.add(event)
+                if news is not None:
+                    shown.update(news)
+        finally:
+            shown.close()
+        return call.results()
 
     @staticmethod
     def _pick(value, default):
@@ -148,9 +179,8 @@ class _Attempt:
         if not isinstance(error, grpc.RpcError):
             return False
         mapped = errors.from_rpc(error, self._client.address)
-        if isinstance(mapped, errors.Unavailable):
-            retry, failures = self._client._retry, self._failures + 1
-            self.wait_s = retry.wait_s(failures)
-            if retry.again(failures, self._client._clock() + self.wait_s, self._deadline):
-                return True
+        retry, failures = self._client._retry, self._failures + 1
+        self.wait_s = retry.wait_after(mapped, failures)
+        if self.wait_s is not None and retry.again(failures, self._client._clock() + self.wait_s, self._deadline):
+            return True
         raise mapped from error

@@ -4,9 +4,11 @@ import grpc
 
 
 class QgemmError(Exception):
-    """Base of all; `code` is gRPC's name of the status, "INVALID_ARGUMENT"."""
+    """Base of all; `code` is gRPC's name of the status, "INVALID_ARGUMENT"; `retry_after_s`: the daemon's word when to
+    come again, or None."""
 
     code = "UNKNOWN"
+    retry_after_s = None
 
 
 class InvalidRequest(QgemmError, ValueError):
@@ -102,8 +104,15 @@ def from_rpc(error, server):
         return Unimplemented(f"qgemmd at {server} does not know this call: it is of another version than this client")
     kind = _BY_CODE.get(name, QgemmError)
     made = kind(details or f"qgemmd at {server} answered {name} without a reason")
-    made.code = name
+    made.code, made.retry_after_s = name, _pushback_s(error)
     return made
+
+
+def _pushback_s(error):
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-retry-pushback-ms" and str(value).isdigit():
+            return int(value) / 1000
+    return None
 
 
 def _is_unreachable(details):

@@ -73,7 +73,8 @@ class TuneResults(collections.abc.Sequence):
         for result in self._results:
             problem, pick = result.problem, result.pick
             row = {"n": problem.n, "k": problem.k, "m_bucket": result.m_bucket, "format": str(problem.format),
-                   "act": problem.act, "bias": problem.bias, "cached": result.cached, "stale": result.stale,
+                   "act": problem.act, "out": problem.canonical().out, "bias": problem.bias,
+                   "activation": problem.activation, "gated": problem.gated, "residual": problem.residual, "cached": result.cached, "stale": result.stale,
                    "error": result.error}  # fmt: skip
             for field in ("source", "config", "split_k", "reduction", "time_us", "predicted_us", "spread_us",
                           "confidence", "kernel_sha256"):  # fmt: skip

@@ -1,6 +1,6 @@
 """The vocabulary of requests and answers as frozen dataclasses. Times are microseconds unless a name says otherwise.
 
-Words are those of `qgemmctl`: types "bf16" and "fp16", zero points "none" and "int", sources "MEASURED" and "MODEL".
+Words are those of `qgemmctl`: types "bf16" and "fp16", zero points "none", "int" and "float", sources "MEASURED" and "MODEL".
 """
 
 import dataclasses
@@ -11,7 +11,6 @@ from typing import Optional, Tuple, Union
 from qgemm import api
 
 _ZERO_WORDS = {"ZERO_POINT_NONE": "none", "ZERO_POINT_INTEGER": "int", "ZERO_POINT_FLOAT": "float"}
-_ZERO_SUFFIXES = {"none": "", "int": "-zint", "float": "-zfloat"}
 
 
 def _enum_word(enumeration, prefix, number):
@@ -41,33 +40,41 @@ def scalar_number(field, word):
     return _enum_number("ScalarType", "SCALAR_TYPE_", field, word)
 
 
+_FORMAT = re.compile(r"int(\d+)-(?:g(\d+)|channel)(?:-(bf16|fp16)(x2)?)?(?:-z(int|float))?")
+
+
 @dataclasses.dataclass(frozen=True)
 class WeightFormat:
-    """How weights are quantized: w = (q - z) * s, one scale s (and zero point z) per `group_size` weights along K."""
+    """How weights are quantized, codes q of `bits` bits and one scale s per `group_size` weights along K:
+    zero "none": w = (q - 2^(bits-1)) * s; "int": w = (q - z) * s with a code z; "float": w = q * s + b with a number b."""
 
-    bits: int = 4
-    group_size: int = 128
+    bits: int = 4  # 4, 5, 6 or 8
+    group_size: int = 128  # 16, 32, 64, 128 or 256; 0: channel-wise, one group per row
     scale: str = ""  # "bf16" or "fp16"; "": the activation type
-    zero: str = "none"  # "none": z = 2^(bits-1); "int": z is a code
+    zero: str = "none"  # "none", "int" or "float"
+    scale_levels: int = 1  # 2: s = step * code, an fp16 step per 256 weights and a signed byte per group; b likewise
 
     @classmethod
     def parse(cls, text):
-        """From "int4-g128", "int4-g64-bf16" or "int4-g32-fp16-zint"."""
-        found = re.fullmatch(r"int(\d+)-g(-?\d+)(?:-(bf16|fp16))?(?:-z(int|float))?", text)
+        """From "int4-g128", "int4-g32-fp16-zint", "int8-channel-bf16" or "int6-g16-fp16x2" (two levels)."""
+        found = _FORMAT.fullmatch(text)
         if found is None:
-            raise ValueError(f'format "{text}" is not allowed: use such as int4-g128, int4-g64-fp16 or int4-g32-bf16-zint')
-        return cls(int(found[1]), int(found[2]), found[3] or "", found[4] or "none")
+            raise ValueError(
+                f'format "{text}" is not allowed: use such as int4-g128, int4-g32-fp16-zint, int8-channel or int6-g16-fp16x2'
+            )
+        return cls(int(found[1]), int(found[2] or 0), found[3] or "", found[5] or "none", 2 if found[4] else 1)
 
     def __str__(self):
-        scale = f"-{self.scale}" if self.scale else ""
-        return f"int{self.bits}-g{self.group_size}{scale}{_ZERO_SUFFIXES.get(self.zero, '-z' + self.zero)}"
+        group = f"g{self.group_size}" if self.group_size else "channel"
+        scale = f"-{self.scale}{'x2' if self.scale_levels == 2 else ''}" if self.scale else ""
+        return f"int{self.bits}-{group}{scale}{'' if self.zero == 'none' else '-z' + self.zero}"
 
     @property
     def has_zeros(self):
         return self.zero != "none"
 
     def to_proto(self):
-        message = api.message("WeightFormat")(bits=self.bits, group_size=self.group_size)
+        message = api.message("WeightFormat")(bits=self.bits, group_size=self.group_size, scale_levels=self.scale_levels)
         if self.scale:
             message.scale_type = scalar_number("scale", self.scale)
         names = {word: name for name, word in _ZERO_WORDS.items()}
@@ -83,7 +90,7 @@ class WeightFormat:
         names = {number: name for name, number in api.enum_values("ZeroPoint").items()}
         zero = _ZERO_WORDS.get(names.get(message.zero_point), "none")
         scale = _enum_word("ScalarType", "SCALAR_TYPE_", message.scale_type)
-        return cls(message.bits, message.group_size, scale, zero)
+        return cls(message.bits, message.group_size, scale, zero, max(message.scale_levels, 1))
 
 
 def as_format(value):
@@ -93,40 +100,64 @@ def as_format(value):
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Y[M,N] = X[M,K] @ dequant(W[N,K])^T (+ bias). Fixes everything but M."""
+    """Y = epilogue(X[M,K] @ dequant(W[N,K])^T). Fixes everything but M. The epilogue, in this order: bias, activation
+    (gated: of row 2j of W, times row 2j + 1; Y has N / 2 columns), residual."""
 
     n: int
     k: int
     format: WeightFormat = WeightFormat()
     act: str = "bf16"
     bias: bool = False
+    out: str = ""  # "": the activation type; "fp32"
+    activation: str = "none"  # "none", "silu", "gelu_tanh" or "relu"
+    gated: bool = False
+    residual: bool = False
 
     @classmethod
-    def parse(cls, shape, format="int4-g128", act="bf16", bias=False):
+    def parse(cls, shape, format="int4-g128", act="bf16", bias=False, **epilogue):
         """From a shape NxK, as the weight is stored: Problem.parse("5376x4096")."""
         found = re.fullmatch(r"(\d+)[xX](\d+)", shape)
         if found is None:
             raise ValueError(f'shape "{shape}" is not NxK: two whole numbers such as 5376x4096 are needed')
-        return cls(int(found[1]), int(found[2]), as_format(format), act, bias)
+        return cls(int(found[1]), int(found[2]), as_format(format), act, bias, **epilogue)
+
+    @property
+    def y_columns(self):
+        return self.n // 2 if self.gated else self.n
 
     def canonical(self):
         """With the defaults filled in that a daemon would fill in: equal problems compare equal."""
-        if self.format.scale:
-            return self
-        return dataclasses.replace(self, format=dataclasses.replace(self.format, scale=self.act))
+        f = self.format if self.format.scale else dataclasses.replace(self.format, scale=self.act)
+        return dataclasses.replace(self, format=f, out=self.out or self.act)
 
     def __str__(self):
-        return f"{self.n}x{self.k} {self.canonical().format} act {self.act}{' bias' if self.bias else ''}"
+        full = self.canonical()
+        words = [f"{self.n}x{self.k} {full.format} act {full.act}"]
+        words += [f"out {full.out}"] if full.out != full.act else []
+        words += ["bias"] if self.bias else []
+        words += [self.activation] if self.activation != "none" else []
+        words += ["gated"] if self.gated else []
+        words += ["residual"] if self.residual else []
+        return " ".join(words)
 
     def to_proto(self):
-        act = scalar_number("act", self.act)
-        epilogue = api.message("Epilogue")(bias=self.bias)
-        return api.message("Problem")(n=self.n, k=self.k, format=self.format.to_proto(), act=act, epilogue=epilogue)
+        message = api.message("Problem")(n=self.n, k=self.k, format=self.format.to_proto(), act=scalar_number("act", self.act))
+        if self.out:
+            message.out = scalar_number("out", self.out)
+        message.epilogue.bias, message.epilogue.gated, message.epilogue.residual = self.bias, self.gated, self.residual
+        if self.activation != "none":
+            message.epilogue.activation = _enum_number("Activation", "ACTIVATION_", "activation", self.activation)
+        return message
 
     @classmethod
     def from_proto(cls, message):
-        act = _enum_word("ScalarType", "SCALAR_TYPE_", message.act)
-        return cls(message.n, message.k, WeightFormat.from_proto(message.format), act, message.epilogue.bias).canonical()
+        e = message.epilogue
+        return cls(
+            message.n, message.k, WeightFormat.from_proto(message.format),
+            _enum_word("ScalarType", "SCALAR_TYPE_", message.act), e.bias,
+            _enum_word("ScalarType", "SCALAR_TYPE_", message.out),
+            _enum_word("Activation", "ACTIVATION_", e.activation) or "none", e.gated, e.residual,
+        ).canonical()  # fmt: skip
 
 
 def as_problem(value):
@@ -139,7 +170,7 @@ class PointerArgument:
     """8 bytes: the address of what `role` names."""
 
     name: str
-    role: str  # "x", "weights", "scales", "zeros", "bias", "y", "workspace"
+    role: str  # "x", "weights", "scales", "zeros", "steps", "bias", "residual", "y", "workspace"
     read: bool
     written: bool
     alignment: int  # bytes
@@ -147,7 +178,7 @@ class PointerArgument:
 
 @dataclasses.dataclass(frozen=True)
 class IntegerArgument:
-    """4 or 8 bytes: a number, or what `value` names at launch: "m", "ldx" or "ldy" (in elements)."""
+    """4 or 8 bytes: a number, or what `value` names at launch: "m", "ldx", "ldy" or "ldr" (in elements)."""
 
     name: str
     bits: int
@@ -160,7 +191,7 @@ class TensorMapArgument:
 
     name: str
     role: str
-    element: str  # "bf16", "fp16", "u32"
+    element: str  # "bf16", "fp16", "u32", "u64"
     columns: int
     rows: int  # 0: the launch's M
     row_pitch_bytes: int  # 0: ldx elements
@@ -376,6 +407,36 @@ class TuneSummary:
     @classmethod
     def from_proto(cls, message):
         return cls(*(getattr(message, field.name) for field in dataclasses.fields(cls)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A Tune that is queued, runs, or ended; times are Unix milliseconds, 0 = not yet."""
+
+    job_id: str
+    state: str  # "queued", "running", "done", "failed", "cancelled"
+    client: str
+    job_class: str  # "interactive", "batch"
+    priority: int
+    detached: bool
+    accepted_unix_ms: int
+    started_unix_ms: int
+    finished_unix_ms: int
+    problems: int
+    results_wanted: int
+    results_done: int
+    error: str
+    description: str
+    effort: str
+
+    @classmethod
+    def from_proto(cls, message):
+        words = {
+            "state": _enum_word("JobState", "JOB_STATE_", message.state),
+            "job_class": _enum_word("JobClass", "JOB_CLASS_", message.job_class),
+            "effort": _enum_word("Effort", "EFFORT_", message.effort).replace("_", "-"),
+        }
+        return cls(*(words.get(f.name, getattr(message, f.name)) for f in dataclasses.fields(cls)))
 
 
 @dataclasses.dataclass(frozen=True)

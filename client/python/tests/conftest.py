@@ -22,7 +22,7 @@ def pick_message(problem, m, **fields):
         config="mma_t1", split_k=4, reduction=2, time_us=9.5, predicted_us=8.25, spread_us=0.25, confidence=1,
     )  # fmt: skip
     pick.kernel.sha256 = "ab" * 32
-    pick.launch.abi_version, pick.launch.tile_m, pick.launch.grid_n, pick.launch.split_k = 1, 16, 10, 4
+    pick.launch.abi_version, pick.launch.tile_m, pick.launch.grid_n, pick.launch.split_k = 2, 16, 10, 4
     pick.launch.workspace.ticket_bytes_per_m_tile, pick.launch.workspace.partial_bytes_per_m_tile = 40, 4096
     pick.launch.arguments.add(name="x").pointer.role = 1
     pick.launch.arguments.add(name="m").i32.symbol = 1
@@ -32,7 +32,11 @@ def pick_message(problem, m, **fields):
     return pick
 
 
-_SERVICES = {"Tuner": ("Tune", "Lookup", "GetKernels"), "Device": ("Describe",), "Cache": ("Stats",)}
+_SERVICES = {
+    "Tuner": ("Tune", "Lookup", "GetKernels", "ListJobs", "WatchJob", "CancelJob"),
+    "Device": ("Describe",),
+    "Cache": ("Stats",),
+}
 
 
 class FakeDaemon:
@@ -93,22 +97,25 @@ def daemon(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def pack_planes():
-    """The C++ packer as a function: Canonical with NumPy arrays -> the three planes as bytes."""
+    """The C++ packer as a function: Canonical with NumPy arrays -> weights, scales, zeros, steps as bytes."""
     program = os.environ.get("QGEMM_PACK_PLANES")
     if not program or not pathlib.Path(program).exists():
         pytest.skip("QGEMM_PACK_PLANES names no program")
 
-    def run(canonical):
-        f = canonical.format
-        head = f"{canonical.n} {canonical.k} {f.bits} {f.group_size} {f.scale} {f.zero}\n".encode()
-        parts = [canonical.codes, canonical.scales] + ([] if canonical.zeros is None else [canonical.zeros])
-        data = head + b"".join(part.tobytes() for part in parts)
+    def run(c):
+        f = c.format
+        head = f"{c.n} {c.k} {f.bits} {f.group_size} {f.scale} {f.zero} {f.scale_levels}\n".encode()
+        parts = (c.codes, c.scales, c.zeros, c.offsets, c.scale_codes, c.offset_codes)
+        data = head + b"".join(part.tobytes() for part in parts if part is not None)
         done = subprocess.run([program], input=data, capture_output=True, timeout=60)
         assert done.returncode == 0, done.stderr.decode()
-        sizes, _, planes = done.stdout.partition(b"\n")
-        weights, scales, zeros = (int(word) for word in sizes.split())
-        assert len(planes) == weights + scales + zeros
-        return planes[:weights], planes[weights : weights + scales], planes[weights + scales :]
+        sizes, _, rest = done.stdout.partition(b"\n")
+        planes = []
+        for size in (int(word) for word in sizes.split()):
+            planes.append(rest[:size])
+            rest = rest[size:]
+        assert len(planes) == 4 and not rest
+        return planes
 
     return run
 

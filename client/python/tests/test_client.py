@@ -16,8 +16,8 @@ class Blocking:
     """Calls AsyncClient as if it were Client."""
 
     def __init__(self, *arguments, **options):
-        self._loop = asyncio.new_event_loop()
         self._client = qgemm.AsyncClient(*arguments, **options)
+        self._loop = asyncio.new_event_loop()
 
     def __getattr__(self, name):
         call = getattr(self._client, name)
@@ -124,6 +124,63 @@ def test_unavailable_to_the_end_is_the_daemons_own_sentence(fake, make, clock):
         client.lookup(PROBLEM, m=1)
     assert len(fake.calls) == 4
     assert [0.5 * 0.1 * 2**i <= slept <= 0.1 * 2**i for i, slept in enumerate(clock.slept)] == [True] * 3
+
+
+def test_a_full_queue_is_tried_again_when_the_daemon_says(fake, make, clock):
+    def script(request, context):
+        if len(fake.calls) == 1:
+            context.set_trailing_metadata((("grpc-retry-pushback-ms", "1500"),))
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue holds 4096 jobs")
+        yield EVENT(summary=api.message("TuneSummary")())
+        yield EVENT(result=api.message("TuneResult")(problem_index=0, m_bucket=1, error="none"))
+
+    fake.script["Tune"] = script
+    with make(fake.address) as client:
+        assert len(client.tune(PROBLEM, m=1)) == 1
+    assert clock.slept == [1.5]
+
+
+def job(**fields):
+    return api.message("Job")(job_id="j-1", state=1, client="me", job_class=2, detached=True, effort=2, **fields)
+
+
+def test_a_submitted_job_is_watched_listed_and_cancelled(fake, make):
+    accepted = api.message("JobAccepted")
+
+    def tune(request, context):
+        assert request.detach and request.priority == 7
+        yield EVENT(accepted=accepted(job_id="j-1"))
+
+    def watch(request, context):
+        asked = api.message("TuneRequest")(problems=[PROBLEM.to_proto()], m=[1, 16])
+        yield EVENT(accepted=accepted(job_id=request.job_id, request=asked))
+        yield from tune_events(asked, context)
+
+    fake.script.update(Tune=tune, WatchJob=watch)
+    fake.script["ListJobs"] = lambda request, context: api.message("ListJobsResponse")(jobs=[job()])
+    fake.script["CancelJob"] = lambda request, context: api.message("CancelJobResponse")(job=job(error="cancelled"))
+    with make(fake.address) as client:
+        assert client.submit(PROBLEM, m=[1, 16], priority=7) == "j-1"
+        assert [result.m_bucket for result in client.watch("j-1")] == [1, 16]
+        (listed,) = client.jobs()
+        assert (listed.job_id, listed.state, listed.job_class, listed.effort) == ("j-1", "queued", "batch", "balanced")
+        assert client.cancel_job("j-1").error == "cancelled"
+
+
+def test_many_kernels_are_asked_for_in_parts(fake, make):
+    data = [index.to_bytes(4, "little") for index in range(1500)]
+    by_sha256 = {hashlib.sha256(each).hexdigest(): each for each in data}
+
+    def script(request, context):
+        assert len(request.sha256) <= 1024
+        for sha256 in request.sha256:
+            yield from kernel_chunks(by_sha256[sha256], 2, sha256)
+
+    fake.script["GetKernels"] = script
+    with make(fake.address) as client:
+        kernels = client.get_kernels(list(by_sha256))
+    assert {sha256: kernel.cubin for sha256, kernel in kernels.items()} == by_sha256
+    assert fake.calls == ["GetKernels"] * 2
 
 
 def test_no_retry_whose_wait_would_outlast_the_deadline(fake, make, clock):

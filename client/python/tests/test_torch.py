@@ -17,9 +17,6 @@ import qgemm.torch  # noqa: E402
 from qgemm.torch.kernels import KERNELS, KernelTable, PreparedLaunch  # noqa: E402
 from qgemm.torch.workspace import Workspaces  # noqa: E402
 
-FORMATS = ["int4-g32", "int4-g64-bf16-zint", "int4-g128"]
-
-
 class Mlp(nn.Module):
     """Two layers and a tied one, one bias, and a layer whose K no group divides."""
 
@@ -38,11 +35,12 @@ def seeded(make, seed=0):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("format", ["int4-g32", "int4-g64", "int4-g128"])
-@pytest.mark.parametrize("zero", ["", "-zint"])
-def test_a_quantized_layer_is_the_product_with_its_dequantized_weight(dtype, format, zero):
+@pytest.mark.parametrize(
+    "format", ["int4-g32", "int4-g128", "int4-g64-fp16-zint", "int5-g32-fp16x2-zfloat", "int6-g16-fp16x2", "int8-channel"]
+)
+def test_a_quantized_layer_is_the_product_with_its_dequantized_weight(dtype, format):
     module = seeded(lambda: nn.Linear(256, 72, dtype=dtype))
-    layer = qgemm.torch.QuantizedLinear.from_linear(module, format + zero)
+    layer = qgemm.torch.QuantizedLinear.from_linear(module, format)
     x = torch.randn(2, 3, 256).to(dtype)
     expected = (x.double() @ layer.dequantized_weight().double().T + module.bias.double()).to(dtype)
     assert torch.equal(layer(x), expected) or torch.allclose(layer(x).float(), expected.float(), rtol=1e-2, atol=1e-3)
@@ -54,9 +52,29 @@ def test_a_quantized_layer_is_the_product_with_its_dequantized_weight(dtype, for
 def test_the_operator_passes_pytorchs_own_checks():
     module = seeded(lambda: nn.Linear(64, 40, dtype=torch.bfloat16))
     layer = qgemm.torch.QuantizedLinear.from_linear(module, "int4-g32")
-    arguments = (torch.randn(3, 64).bfloat16(), layer.weights, layer.scales, None, layer.bias, 40, str(layer.format))
+    arguments = (torch.randn(3, 64).bfloat16(), layer.weights, layer.scales, None, None, layer.bias, None, 40, str(layer.format))
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     assert set(torch.library.opcheck(torch.ops.qgemm.linear, arguments, test_utils=checks).values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("activation", ["none", "silu", "gelu_tanh", "relu"])
+@pytest.mark.parametrize("gated", [False, True])
+def test_epilogues_are_what_their_names_say(activation, gated):
+    if gated and activation == "none":
+        pytest.skip("a gate needs an activation")
+    function = {
+        "none": lambda v: v, "silu": nn.functional.silu, "relu": nn.functional.relu,
+        "gelu_tanh": lambda v: nn.functional.gelu(v, approximate="tanh"),
+    }[activation]  # fmt: skip
+    module = seeded(lambda: nn.Linear(64, 48, dtype=torch.bfloat16))
+    layer = qgemm.torch.QuantizedLinear.from_linear(module, "int8-g32", activation=activation, gated=gated)
+    x = torch.randn(5, 64).bfloat16()
+    v = x.double() @ layer.dequantized_weight().double().T + module.bias.double()
+    expected = function(v[:, 0::2]) * v[:, 1::2] if gated else function(v)
+    residual = torch.randn(expected.shape).bfloat16()
+    torch.testing.assert_close(layer(x).double(), expected, rtol=0.01, atol=0.01)
+    torch.testing.assert_close(layer(x, residual).double(), expected + residual.double(), rtol=0.01, atol=0.02)
+    assert layer.problem.y_columns == expected.shape[1] and layer.problem.activation == activation
 
 
 def test_no_rows_give_no_rows():
@@ -79,8 +97,9 @@ def test_quantize_replaces_what_it_can_and_says_what_it_left():
     assert report.skipped == {"odd": "k 20 is not a multiple of group_size 64"}
     assert model.up is model.again and isinstance(model.odd, nn.Linear)
     assert qgemm.torch.problems_of(model) == [
-        qgemm.Problem.parse("192x128", "int4-g64-bf16", bias=True), qgemm.Problem.parse("128x192", "int4-g64-bf16"),
-    ]  # fmt: skip
+        qgemm.Problem.parse("192x128", "int4-g64-bf16", bias=True).canonical(),
+        qgemm.Problem.parse("128x192", "int4-g64-bf16").canonical(),
+    ]
     assert "1 left as they were" in repr(report) and "bias=True" in repr(model.up)
 
 
@@ -93,7 +112,7 @@ def test_include_and_exclude_choose_layers():
 def test_a_state_dict_restores_a_quantized_model():
     model, other = seeded(Mlp), seeded(Mlp, 1)
     for each in (model, other):
-        qgemm.torch.quantize_(each, format="int4-g64-bf16-zint")
+        qgemm.torch.quantize_(each, format="int5-g64-fp16x2-zfloat")
     x = torch.randn(4, 128).bfloat16()
     assert not torch.equal(model(x), other(x))
     other.load_state_dict(model.state_dict())
@@ -227,24 +246,25 @@ def spec(cluster_z=1):
     launch.arguments.add(name="m").i32.symbol = 1
     launch.arguments.add(name="ldx").i64.symbol = 2
     launch.arguments.add(name="ldy").i64.symbol = 3
+    launch.arguments.add(name="ldr").i64.symbol = 4
     launch.arguments.add(name="units").i32.constant = 8
     return qgemm.Pick.from_proto(message).launch
 
 
 def test_a_launch_passes_what_its_spec_says():
     cuda = RecordingDriver()
-    launch = PreparedLaunch(cuda, None, spec(), {"weights": 0x1000, "scales": 0x2000, "zeros": 0, "bias": 0})
+    launch = PreparedLaunch(cuda, None, spec(), {"weights": 0x1000, "scales": 0x2000, "zeros": 0, "steps": 0, "bias": 0})
     launch.run(0x3000, 0x4000, 0x5000, 33, 520, 640, 7)
     grid, block, smem, stream, cluster, words = cuda.launches[0]
     assert (grid, block, smem, stream, cluster) == ((3, 10, 4), (256, 1, 1), 100 << 10, 7, None)
     assert words[1:6] == [0x1000, 0x3000, 0, 0x4000, 0x5000]
-    assert [word & 0xFFFFFFFF for word in words[6:]] == [33, 520, 640, 8]
+    assert [word & 0xFFFFFFFF for word in words[6:]] == [33, 520, 640, 0, 8]
     assert cuda.maps == [("x_map", 512, 33, 1040, 0x3000)]
 
 
 def test_a_tensor_map_is_made_again_only_when_x_moves():
     cuda = RecordingDriver()
-    launch = PreparedLaunch(cuda, None, spec(), {"weights": 0x1000, "scales": 0, "zeros": 0, "bias": 0})
+    launch = PreparedLaunch(cuda, None, spec(), {"weights": 0x1000, "scales": 0, "zeros": 0, "steps": 0, "bias": 0})
     for x, m in ((0x3000, 33), (0x3000, 33), (0x3000, 34), (0x6000, 34)):
         launch.run(x, 0x4000, 0x5000, m, 512, 640, 0)
     assert [(rows, address) for _, _, rows, _, address in cuda.maps] == [(33, 0x3000), (34, 0x3000), (34, 0x6000)]
@@ -252,15 +272,15 @@ def test_a_tensor_map_is_made_again_only_when_x_moves():
 
 def test_clusters_are_a_launch_attribute():
     cuda = RecordingDriver()
-    launch = PreparedLaunch(cuda, None, spec(cluster_z=4), {"weights": 0x1000, "scales": 0, "zeros": 0, "bias": 0})
+    launch = PreparedLaunch(cuda, None, spec(cluster_z=4), {"weights": 0x1000, "scales": 0, "zeros": 0, "steps": 0, "bias": 0})
     launch.run(0x3000, 0x4000, 0x5000, 1, 512, 640, 0)
     assert cuda.launches[0][4] == (1, 1, 4)
 
 
 def test_a_pointer_that_is_not_aligned_is_named():
     with pytest.raises(ValueError, match="argument zeros at 0x8 is not aligned to 16 bytes"):
-        PreparedLaunch(RecordingDriver(), None, spec(), {"weights": 0x1000, "scales": 0, "zeros": 8, "bias": 0})
-    launch = PreparedLaunch(RecordingDriver(), None, spec(), {"weights": 0x1000, "scales": 0, "zeros": 0, "bias": 0})
+        PreparedLaunch(RecordingDriver(), None, spec(), {"weights": 0x1000, "scales": 0, "zeros": 8, "steps": 0, "bias": 0})
+    launch = PreparedLaunch(RecordingDriver(), None, spec(), {"weights": 0x1000, "scales": 0, "zeros": 0, "steps": 0, "bias": 0})
     with pytest.raises(ValueError, match="argument y at 0x4008"):
         launch.run(0x3000, 0x4008, 0x5000, 1, 512, 640, 0)
 

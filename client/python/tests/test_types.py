@@ -11,7 +11,9 @@ from qgemm.progress import make_progress
 from qgemm.types import TuneProgress, TuneResult
 
 
-@pytest.mark.parametrize("text", ["int4-g128", "int4-g64-bf16", "int4-g32-fp16-zint"])
+@pytest.mark.parametrize(
+    "text", ["int4-g128", "int4-g64-bf16", "int4-g32-fp16-zint", "int8-channel", "int6-g16-fp16x2", "int5-g32-fp16x2-zfloat"]
+)
 def test_a_format_reads_its_own_name(text):
     assert str(qgemm.WeightFormat.parse(text)) == text
 
@@ -24,14 +26,17 @@ def test_a_format_that_is_none_is_refused(text):
 
 def test_a_problem_survives_the_api():
     problem = qgemm.Problem.parse("5376x4096", "int4-g32-fp16-zint", act="fp16", bias=True)
-    assert qgemm.Problem.from_proto(problem.to_proto()) == problem
+    assert qgemm.Problem.from_proto(problem.to_proto()) == problem.canonical()
     assert str(problem) == "5376x4096 int4-g32-fp16-zint act fp16 bias"
+    gated = qgemm.Problem.parse("128x64", "int6-g16-fp16x2", out="fp32", activation="silu", gated=True, residual=True)
+    assert qgemm.Problem.from_proto(gated.to_proto()) == gated and gated.y_columns == 64
+    assert str(gated) == "128x64 int6-g16-fp16x2 act bf16 out fp32 silu gated residual"
 
 
 def test_words_that_the_api_does_not_know_are_refused():
-    with pytest.raises(ValueError, match='act "fp8" is not allowed: use bf16, fp16'):
+    with pytest.raises(ValueError, match='act "fp8" is not allowed: use bf16, fp16, fp32'):
         qgemm.Problem(1, 32, act="fp8").to_proto()
-    with pytest.raises(ValueError, match='zero "half" is not allowed: use none, int'):
+    with pytest.raises(ValueError, match='zero "half" is not allowed: use none, int, float'):
         qgemm.WeightFormat(zero="half").to_proto()
 
 

@@ -46,7 +46,7 @@ CLUSTER_ATTRIBUTE = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 
 class Driver:
     # CUtensorMapDataType, and the bytes of an element
-    ELEMENTS = {"bf16": (9, 2), "fp16": (6, 2), "u32": (2, 4)}
+    ELEMENTS = {"bf16": (9, 2), "fp16": (6, 2), "u32": (2, 4), "u64": (4, 8)}
     SWIZZLES = {0: 0, 128: 3}  # CUtensorMapSwizzle
 
     def __init__(self, library=None):

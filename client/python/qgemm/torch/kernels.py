@@ -14,7 +14,7 @@ from qgemm.packing import LAYOUT_ID
 from qgemm.torch.driver import CLUSTER_ATTRIBUTE, LaunchAttribute, LaunchConfig, driver
 from qgemm.types import IntegerArgument, Pick, PointerArgument
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 # Launches that a thread remembers; a program has some hundred layers times a few buckets.
 _MOST_LAUNCHES = 1 << 16
 
@@ -23,11 +23,11 @@ class PreparedLaunch:
     """One kernel with its weights' addresses filled in; a launch sets the rest. Belongs to one thread."""
 
     def __init__(self, cuda, function, spec, addresses):
-        """`addresses`: of the roles "weights", "scales", "zeros" and "bias"; 0 where there is none."""
+        """`addresses`: of the roles "weights", "scales", "zeros", "steps" and "bias"; 0 where there is none."""
         self.spec = spec
         self._cuda, self._function = cuda, function
-        self._by_role = {"x": [], "y": [], "workspace": []}
-        self._by_symbol = {"m": [], "ldx": [], "ldy": []}
+        self._by_role = {"x": [], "y": [], "workspace": [], "residual": []}
+        self._by_symbol = {"m": [], "ldx": [], "ldy": [], "ldr": []}
         self._x_maps, self._x_key = [], None
         values = [self._value(argument, addresses) for argument in spec.arguments]
         self._keep = values
@@ -72,13 +72,14 @@ class PreparedLaunch:
             argument.box_rows, argument.swizzle_bytes, address,
         )  # fmt: skip
 
-    def run(self, x, y, workspace, m, ldx, ldy, stream):
-        """Launches on `stream`; x, y and workspace are addresses, strides are in elements. Never synchronises."""
-        for role, address in (("x", x), ("y", y), ("workspace", workspace)):
+    def run(self, x, y, workspace, m, ldx, ldy, stream, residual=0, ldr=0):
+        """Launches on `stream`; x, y, workspace and residual are addresses, strides are in elements. Never
+        synchronises."""
+        for role, address in (("x", x), ("y", y), ("workspace", workspace), ("residual", residual)):
             for argument, value in self._by_role[role]:
                 self._check_alignment(argument, address)
                 value.value = address
-        for symbol, number in (("m", m), ("ldx", ldx), ("ldy", ldy)):
+        for symbol, number in (("m", m), ("ldx", ldx), ("ldy", ldy), ("ldr", ldr)):
             for value in self._by_symbol[symbol]:
                 value.value = number
         if self._x_maps and self._x_key != (x, m, ldx):
@@ -152,7 +153,7 @@ class KernelTable:
         found = self._local.launches.get(key)
         if found is None:
             pick = self.pick(problem_of(*call), m)
-            by_role = dict(zip(("weights", "scales", "zeros", "bias"), addresses))
+            by_role = dict(zip(("weights", "scales", "zeros", "steps", "bias"), addresses))
             found = PreparedLaunch(driver(), self._function(pick, device), pick.launch, by_role)
             self._local.launches[key] = found
         return found

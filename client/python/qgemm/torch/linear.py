@@ -18,62 +18,77 @@ _SCALES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 class QuantizedLinear(nn.Module):
-    """Y = X @ dequant(W)^T + bias with packed weights as buffers; for inference. `dtype` is X's and Y's type."""
+    """Y = X @ dequant(W)^T + bias with packed weights as buffers; for inference. `dtype` is X's and Y's type.
 
-    def __init__(self, n, k, format, bias=False, *, dtype=torch.bfloat16, device=None):
+    `activation` ("none", "silu", "gelu_tanh", "relu") follows the bias in the same kernel; `gated`: rows of W alternate
+    gate and up, and Y = activation(gate) * up has n / 2 columns.
+    """
+
+    def __init__(self, n, k, format, bias=False, *, activation="none", gated=False, dtype=torch.bfloat16, device=None):
         super().__init__()
         f = as_format(format)
         if dtype not in _SCALES:
             raise TypeError(f"dtype is {dtype}: allowed are torch.bfloat16 and torch.float16")
         self.in_features, self.out_features, self.dtype = k, n, dtype
-        self.format = dataclasses.replace(f, scale=f.scale or _SCALES[dtype])
-        padded_n, padded_k, groups = packing.padded(n, k, self.format.group_size)
+        self.activation, self.gated = activation, gated
+        default_scale = "fp16" if f.scale_levels == 2 else _SCALES[dtype]
+        self.format = dataclasses.replace(f, scale=f.scale or default_scale)
+        packing.check_format(self.format)
+        sizes = packing.packed_sizes(n, k, self.format)
 
         def plane(size):
-            return torch.empty(size, dtype=torch.uint8, device=device)
+            return torch.empty(size, dtype=torch.uint8, device=device) if size else None
 
-        self.register_buffer("weights", plane(padded_n * padded_k * self.format.bits // 8))
-        self.register_buffer("scales", plane(padded_n * groups * 2))
-        self.register_buffer("zeros", plane(padded_n * groups) if self.format.has_zeros else None)
+        self.register_buffer("weights", plane(sizes.weight_bytes))
+        self.register_buffer("scales", plane(sizes.scale_bytes))
+        self.register_buffer("zeros", plane(sizes.zero_bytes))
+        self.register_buffer("steps", plane(sizes.step_bytes))
         self.register_buffer("bias", torch.empty(n, dtype=dtype, device=device) if bias else None)
 
     @classmethod
-    def from_canonical(cls, canonical, bias=None, *, dtype=torch.bfloat16):
+    def from_canonical(cls, canonical, bias=None, *, dtype=torch.bfloat16, **epilogue):
         """From packing.Canonical with PyTorch tensors, on their device."""
         device = canonical.codes.device
-        made = cls(canonical.n, canonical.k, canonical.format, bias is not None, dtype=dtype, device=device)
+        f = canonical.format
+        made = cls(canonical.n, canonical.k, f, bias is not None, dtype=dtype, device=device, **epilogue)
         packed = packing.pack(canonical)
-        made.weights, made.scales, made.zeros = packed.weights, packed.scales, packed.zeros
+        made.weights, made.scales, made.zeros, made.steps = packed.weights, packed.scales, packed.zeros, packed.steps
         if bias is not None:
             made.bias = bias.detach().to(dtype).contiguous()
         return made
 
     @classmethod
-    def from_linear(cls, module, format):
+    def from_linear(cls, module, format, **epilogue):
         """Quantizes an nn.Linear's weight, round to nearest."""
         with torch.no_grad():
             dtype = module.weight.dtype
             if dtype not in _SCALES:
                 raise TypeError(f"the weight has the type {dtype}: allowed are torch.bfloat16 and torch.float16")
             canonical = packing.quantize(module.weight.detach(), format, _SCALES[dtype])
-            return cls.from_canonical(canonical, module.bias, dtype=dtype)
+            return cls.from_canonical(canonical, module.bias, dtype=dtype, **epilogue)
 
     @property
     def problem(self):
-        return problem_of(self.out_features, self.in_features, str(self.format), self.dtype, self.bias is not None)
+        """Its Problem; one that adds a residual is another."""
+        call = (self.out_features, self.in_features, str(self.format), self.dtype, self.bias is not None)
+        return problem_of(*call, self.activation, self.gated)
 
     def dequantized_weight(self):
-        """float32 [N, K], exact."""
-        packed = packing.Packed(
-            self.format, self.out_features, self.in_features, self.weights, self.scales, self.zeros
-        )
-        return packing.dequantize(packing.unpack(packed))
+        """float32 [N, K]."""
+        shape = (self.format, self.out_features, self.in_features)
+        return packing.dequantize(packing.unpack(packing.Packed(*shape, self.weights, self.scales, self.zeros, self.steps)))
 
-    def forward(self, x):
-        return linear(x, self.weights, self.scales, self.zeros, self.bias, self.out_features, str(self.format))
+    def forward(self, x, residual=None):
+        return linear(
+            x, self.weights, self.scales, self.zeros, self.steps, self.bias, residual, self.out_features,
+            str(self.format), self.activation, self.gated,
+        )  # fmt: skip
 
     def extra_repr(self):
-        return f"in_features={self.in_features}, out_features={self.out_features}, format={self.format}, bias={self.bias is not None}"
+        words = f"in_features={self.in_features}, out_features={self.out_features}, format={self.format}"
+        words += f", bias={self.bias is not None}"
+        words += f", activation={self.activation}" if self.activation != "none" else ""
+        return words + (", gated=True" if self.gated else "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,8 +146,8 @@ def _why_not(name, module, f, include, exclude):
         return "not included"
     if exclude is not None and _matches(exclude, name, module):
         return "excluded"
-    if module.in_features % f.group_size:
-        return f"k {module.in_features} is not a multiple of group_size {f.group_size}"
+    if module.in_features % (f.group_size or 8):
+        return f"k {module.in_features} is not a multiple of {f'group_size {f.group_size}' if f.group_size else 8}"
     if module.weight.dtype not in _SCALES:
         return f"its weight has the type {module.weight.dtype}: allowed are torch.bfloat16 and torch.float16"
     return ""

@@ -19,31 +19,47 @@ _ACTIVATIONS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 _library = torch.library.Library("qgemm", "FRAGMENT")
 _library.define(
-    "linear(Tensor x, Tensor weights, Tensor scales, Tensor? zeros, Tensor? bias, int n, str format) -> Tensor",
+    "linear(Tensor x, Tensor weights, Tensor scales, Tensor? zeros, Tensor? steps, Tensor? bias, Tensor? residual, "
+    'int n, str format, str activation="none", bool gated=False) -> Tensor',
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
 
 @functools.lru_cache(maxsize=None)
-def problem_of(n, k, format, dtype, bias):
+def problem_of(n, k, format, dtype, bias, activation="none", gated=False, residual=False):
     """The canonical Problem of a call."""
     act = _ACTIVATIONS.get(dtype)
     if act is None:
         raise TypeError(f"x has the type {dtype}: allowed are torch.bfloat16 and torch.float16")
-    return Problem(n, k, WeightFormat.parse(format), act, bias).canonical()
+    f = WeightFormat.parse(format)
+    return Problem(n, k, f, act, bias, activation=activation, gated=gated, residual=residual).canonical()
 
 
 @torch.library.register_fake("qgemm::linear", lib=_library)
-def _fake(x, weights, scales, zeros, bias, n, format):
-    return x.new_empty((*x.shape[:-1], n))
+def _fake(x, weights, scales, zeros, steps, bias, residual, n, format, activation="none", gated=False):
+    return x.new_empty((*x.shape[:-1], n // 2 if gated else n))
 
 
-def _on_cpu(x, weights, scales, zeros, bias, n, format):
+_FUNCTIONS = {
+    "none": lambda v: v,
+    "silu": torch.nn.functional.silu,
+    "gelu_tanh": lambda v: torch.nn.functional.gelu(v, approximate="tanh"),
+    "relu": torch.relu,
+}
+
+
+def _on_cpu(x, weights, scales, zeros, steps, bias, residual, n, format, activation="none", gated=False):
     k = x.shape[-1]
     f = problem_of(n, k, format, x.dtype, bias is not None).format
-    dense = dequantize(unpack(Packed(f, n, k, weights, scales, zeros)))
-    y = torch.nn.functional.linear(x.float(), dense, None if bias is None else bias.float())
-    return y.to(x.dtype)
+    dense = dequantize(unpack(Packed(f, n, k, weights, scales, zeros, steps)))
+    v = torch.nn.functional.linear(x.float(), dense, None if bias is None else bias.float())
+    if gated:
+        v = _FUNCTIONS[activation](v[..., 0::2]) * v[..., 1::2]
+    else:
+        v = _FUNCTIONS[activation](v)
+    if residual is not None:
+        v = v + residual.float()
+    return v.to(x.dtype)
 
 
 _workspaces = {}
@@ -68,35 +84,47 @@ def _address(tensor):
     return 0 if tensor is None else tensor.data_ptr()
 
 
-def _on_cuda(x, weights, scales, zeros, bias, n, format):
-    k = x.shape[-1]
-    rows = x.reshape(-1, k)
-    m, ldx = rows.shape[0], rows.stride(0) if rows.shape[0] > 1 else k
-    # The copy engine needs rows that start at multiples of 16 bytes: a slice that does not is copied.
-    if rows.stride(1) != 1 or ldx % 8 or ldx < k or rows.data_ptr() % 16:
-        rows, ldx = rows.clone(memory_format=torch.contiguous_format), k
-    y = torch.empty((*x.shape[:-1], n), dtype=x.dtype, device=x.device)
+def _rows(tensor, columns):
+    """(2-D view or copy, elements between its rows): rows that start at multiples of 16 bytes, as the copy engine and
+    wide loads need them. A slice that does not is copied."""
+    rows = tensor.reshape(-1, columns)
+    stride = rows.stride(0) if rows.shape[0] > 1 else columns
+    if rows.stride(1) != 1 or stride % 8 or stride < columns or rows.data_ptr() % 16:
+        padded = -(-columns // 8) * 8
+        copy = tensor.new_empty((rows.shape[0], padded))
+        copy[:, :columns] = rows
+        return copy, padded
+    return rows, stride
+
+
+def _on_cuda(x, weights, scales, zeros, steps, bias, residual, n, format, activation="none", gated=False):
+    k, columns = x.shape[-1], n // 2 if gated else n
+    y = torch.empty((*x.shape[:-1], columns), dtype=x.dtype, device=x.device)
+    rows, ldx = _rows(x, k)
+    m = rows.shape[0]
     if m == 0:
         return y
-    call = (n, k, format, x.dtype, bias is not None)
-    addresses = (weights.data_ptr(), scales.data_ptr(), _address(zeros), _address(bias))
+    added, ldr = (None, 0) if residual is None else _rows(residual, columns)
+    call = (n, k, format, x.dtype, bias is not None, activation, gated, residual is not None)
+    addresses = (weights.data_ptr(), scales.data_ptr(), _address(zeros), _address(steps), _address(bias))
     device = x.device.index
+    launch_of = (call, addresses, rows.data_ptr(), _address(added), y.data_ptr(), m, ldx, columns, ldr, device)
     if device == torch.cuda.current_device():
-        _launch(call, addresses, rows.data_ptr(), y.data_ptr(), m, ldx, device)
+        _launch(*launch_of)
     else:
         with torch.cuda.device(device):
-            _launch(call, addresses, rows.data_ptr(), y.data_ptr(), m, ldx, device)
+            _launch(*launch_of)
     return y
 
 
-def _launch(call, addresses, x, y, m, ldx, device):
+def _launch(call, addresses, x, residual, y, m, ldx, ldy, ldr, device):
     launch = KERNELS.launch(call, problem_of, m, device, addresses)
     stream = torch.cuda.current_stream().cuda_stream
     workspace, size = 0, launch.spec.workspace_bytes(m)
     if size:
         tickets = launch.spec.ticket_bytes(m)
         workspace = workspaces(device).address(tickets, size - tickets, stream, torch.cuda.is_current_stream_capturing())
-    launch.run(x, y, workspace, m, ldx, call[0], stream)
+    launch.run(x, y, workspace, m, ldx, ldy, stream, residual, ldr)
 
 
 _library.impl("linear", _on_cpu, "CPU")

@@ -1,0 +1,556 @@
+#!/usr/bin/env python3
+"""A Llama-style model from bf16 to tuned int4 kernels, checked and timed at every step.
+
+    qgemmd --listen unix:/tmp/qgemm.sock --data-dir /tmp/qgemm &
+    python3 client/python/examples/export_llama.py --server unix:/tmp/qgemm.sock --out figures.json
+
+Weights are random. What is done, each step under its name in the JSON that --out gets:
+
+  tune     quantize_ replaces all linear layers and tunes their shapes through the daemon
+  layers   every tuned shape at several M beside the product with its dequantized weight in fp64
+  tokens   greedy tokens of a short and of several long prompts, beside the same model with dequantized bf16 weights; where
+           they part, both are measured against fp32
+  decode   tokens per second with the decoding step as a CUDA graph: bf16, qgemm, tinygemm
+  steps    one pass of T rows through the model, in a CUDA graph
+  hf       the same weights in transformers' LlamaForCausalLM, whose layers are replaced; generate() beside the plain model
+  export   torch.export of prefill and decoding step, saved, loaded and run: the same tokens
+  aoti     the decoding step as an AOTInductor package, loaded and run: the same tokens (or parted by rounding)
+
+A step that fails is reported in "errors" and the next one goes on; exit code 0: none failed and all comparisons hold.
+Without a GPU everything runs on the CPU at --size tiny, which is what the test does.
+"""
+
+import argparse
+import contextlib
+import copy
+import json
+import pathlib
+import platform
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+
+import torch
+import torch._inductor
+from llama import SIZES, random_llama
+from tinygemm import TinygemmLinear, serves
+
+import qgemm
+import qgemm.torch
+
+# A kernel's relative error (Frobenius norm) against fp64 may be as large.
+LAYER_TOLERANCE = 3e-3
+# Where tokens part, qgemm's distance from fp32 may be that many times the bf16 model's own.
+ROUNDING_FACTOR = 1.5
+
+
+class Run:
+    """The command line, the models and the figures so far."""
+
+    def __init__(self, arguments):
+        self.arguments, self.figures, self.errors = arguments, {}, {}
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.started = time.monotonic()
+        self.prompts, self.models = {}, {}
+
+    @property
+    def is_cuda(self):
+        return self.device.type == "cuda"
+
+    @contextlib.contextmanager
+    def step(self, name):
+        started = time.monotonic()
+        figures = {}
+        try:
+            yield figures
+        except Exception as error:
+            traceback.print_exc()
+            self.errors[name] = f"{type(error).__name__}: {error}"
+        figures["seconds"] = round(time.monotonic() - started, 2)
+        self.figures[name] = figures
+        print(f"[{time.monotonic() - self.started:6.1f} s] {name}: {json.dumps(figures)[:400]}", flush=True)
+        self.write()
+
+    def expect(self, name, holds, sentence):
+        if not holds:
+            self.errors[name] = sentence
+
+    def write(self):
+        if self.arguments.out:
+            document = {**self.figures, "errors": self.errors, "seconds": round(time.monotonic() - self.started, 1)}
+            self.arguments.out.write_text(json.dumps(document, indent=1) + "\n")
+
+
+# ---- running a model ------------------------------------------------------------------------------------------------
+
+
+class Decoder:
+    """Greedy decoding with a static cache; on a GPU the step after the prompt is one CUDA graph."""
+
+    def __init__(self, model, batch, length, use_graph):
+        self.model = model
+        device = model.model.norm.weight.device
+        self.cache = model.new_cache(batch, length)
+        self.tokens = torch.zeros(batch, 1, dtype=torch.long, device=device)
+        self.position = torch.zeros(1, dtype=torch.long, device=device)
+        self.logits, self.graph = None, None
+        if use_graph:
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                self._step()  # loads kernels, sizes workspaces
+            torch.cuda.current_stream().wait_stream(stream)
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self._step()
+
+    @torch.no_grad()
+    def _step(self):
+        self.logits = self.model.step(self.tokens, self.position, self.cache)[:, 0]
+        self.tokens.copy_(self.logits.argmax(-1, keepdim=True))
+        self.position.add_(1)
+
+    @torch.no_grad()
+    def start(self, prompt):
+        """The prompt [B, T] at once; logits [B, vocabulary] of its last row."""
+        self.cache.zero_()
+        logits = self.model(prompt, self.cache)[:, 0]
+        self.tokens.copy_(logits.argmax(-1, keepdim=True))
+        self.position.fill_(prompt.shape[1])
+        return logits
+
+    def step(self):
+        if self.graph is None:
+            self._step()
+        else:
+            self.graph.replay()
+        return self.logits
+
+    def generate(self, prompt, new):
+        """(tokens [B, new], logits [B, new, vocabulary])."""
+        logits = [self.start(prompt)]
+        tokens = [self.tokens.clone()]
+        for _ in range(new - 1):
+            logits.append(self.step().clone())
+            tokens.append(self.tokens.clone())
+        return torch.cat(tokens, 1), torch.stack(logits, 1)
+
+
+def seconds(run, action, repeats):
+    """Of one repetition: GPU time by events where there is one."""
+    if not run.is_cuda:
+        started = time.perf_counter()
+        for _ in range(repeats):
+            action()
+        return (time.perf_counter() - started) / repeats
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(repeats):
+        action()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / 1000 / repeats
+
+
+def median_seconds(run, action, limit_s=0.4):
+    action()
+    once = max(seconds(run, action, 1), 1e-6)
+    rounds = int(min(max(limit_s / once, 3), 50))
+    return statistics.median(seconds(run, action, 1) for _ in range(rounds))
+
+
+def matmul_without_tf32():
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+
+
+# ---- the steps ------------------------------------------------------------------------------------------------------
+
+
+def build(run):
+    """The bf16 model that weights are taken from, and the prompts."""
+    a = run.arguments
+    config = SIZES[a.size]
+    run.source = random_llama(config, run.device, torch.bfloat16)
+    generator = torch.Generator().manual_seed(1)
+
+    def prompt(batch, length):
+        return torch.randint(0, config.vocab_size, (batch, length), generator=generator).to(run.device)
+
+    run.prompts = {f"1x{a.prompt}": prompt(1, a.prompt), f"{a.batch}x{a.long}": prompt(a.batch, a.long)}
+    parameters = sum(p.numel() for p in run.source.parameters())
+    gpu = torch.cuda.get_device_name() if run.is_cuda else ""
+    run.figures["setup"] = {
+        "size": a.size, "parameters": parameters, "format": a.format, "gpu": gpu, "torch": torch.__version__,
+        "python": platform.python_version(), "qgemm": qgemm.__version__, "prompts": list(run.prompts), "new": a.new,
+    }  # fmt: skip
+
+
+def needed_rows(arguments):
+    """Every M that a step below launches with."""
+    batch = arguments.batch
+    rows = [1, batch, arguments.prompt, batch * arguments.long, *arguments.steps]
+    return sorted({qgemm.bucket_for(m) for m in rows})
+
+
+def tune(run, figures):
+    a = run.arguments
+    run.quantized = copy.deepcopy(run.source)
+    with qgemm.Client(a.server, tune_timeout=a.tune_timeout) as client:
+        device = client.describe()
+        figures["daemon"] = {"target": device.target, "arch": device.arch, "gpu": device.product_name}
+        quantized = run.quantized
+        options = {"format": a.format, "effort": a.effort}
+        body = qgemm.torch.quantize_(quantized, client, m=needed_rows(a), exclude="lm_head", **options)
+        # Of a prompt only the last row's logits are asked for.
+        head = qgemm.torch.quantize_(quantized, client, m=[1, a.batch], include="lm_head", **options)
+    reports = [body, head]
+    figures["layers_replaced"] = sum(len(report.replaced) for report in reports)
+    figures["problems"] = [str(problem) for problem in qgemm.torch.problems_of(quantized)]
+    for key in ("compiles", "timings", "cache_hits", "wall_s"):
+        figures[key] = round(sum(getattr(report.results.summary, key) for report in reports), 3)
+    columns = ("n", "k", "m_bucket", "source", "config", "split_k", "reduction", "time_us", "predicted_us", "confidence")
+    records = [record for report in reports for record in report.results.records()]
+    figures["picks"] = [{column: record[column] for column in columns} for record in records]
+    # The same weights without qgemm: dequantized, once rounded to bf16.
+    run.reference = run.source
+    for name, module in run.quantized.named_modules():
+        if isinstance(module, qgemm.torch.QuantizedLinear):
+            run.reference.get_submodule(name).weight.data.copy_(module.dequantized_weight())
+    run.kernels = pathlib.Path(a.kernels or tempfile.mkdtemp(prefix="qgemm-kernels."))
+    qgemm.torch.save_kernels(run.kernels, run.quantized)
+
+
+def layers(run, figures):
+    seen, worst, rows_of = set(), 0.0, figures.setdefault("rows", [])
+    generator = torch.Generator(device=run.device).manual_seed(2)
+    largest = {False: max(needed_rows(run.arguments)), True: run.arguments.batch}
+    for name, module in run.quantized.named_modules():
+        if not isinstance(module, qgemm.torch.QuantizedLinear) or module.problem in seen:
+            continue
+        seen.add(module.problem)
+        weight = module.dequantized_weight().double()
+        for m in (1, 3, 16, 17, 64, 100, 512, 2001):
+            if qgemm.bucket_for(m) > largest["lm_head" in name]:
+                continue
+            x = torch.randn(m, module.in_features, generator=generator, device=run.device).bfloat16()
+            y, again = module(x), module(x)
+            expected = x.double() @ weight.T
+            error = ((y.double() - expected).norm() / expected.norm()).item()
+            worst = max(worst, error if torch.equal(y, again) else float("inf"))
+            rows_of.append({"n": module.out_features, "k": module.in_features, "m": m, "relative_error": error})
+        del weight
+    figures["worst"] = worst
+    run.expect("layers", worst <= LAYER_TOLERANCE, f"relative error {worst}: at most {LAYER_TOLERANCE} is allowed")
+
+
+def tokens(run, figures):
+    a = run.arguments
+    run.results = {}
+    for name, prompt in run.prompts.items():
+        length = prompt.shape[1] + a.new
+        results = {}
+        for kind, model in (("bf16", run.reference), ("qgemm", run.quantized)):
+            results[kind] = Decoder(model, prompt.shape[0], length, run.is_cuda).generate(prompt, a.new)
+        eager, _ = Decoder(run.quantized, prompt.shape[0], length, False).generate(prompt, a.new)
+        run.results[name] = results
+        same_as_graph = torch.equal(eager, results["qgemm"][0])
+        figures[name] = {"graph_gives_eager_tokens": same_as_graph, "sequences": compare(run, prompt, results)}
+        run.expect("tokens", same_as_graph, "the CUDA graph's tokens differ from those without one")
+        for row in figures[name]["sequences"]:
+            run.expect("tokens", row["verdict"] != "WRONG", f"{name}: tokens part for another cause than rounding: {row}")
+
+
+def compare(run, prompt, results):
+    """Per sequence: whether greedy tokens agree, else where they part and how far both models are from fp32 there."""
+    (ours, our_logits), (theirs, their_logits) = results["qgemm"], results["bf16"]
+    exact = exact_logits(run, prompt, theirs)
+    rows = []
+    for index in range(prompt.shape[0]):
+        differing = (ours[index] != theirs[index]).nonzero()
+        at = int(differing[0]) if len(differing) else None
+        # Up to and with the first differing token both had the same context.
+        shared = slice(0, ours.shape[1] if at is None else at + 1)
+        errors = {
+            kind: (logits[index, shared].float() - exact[index, shared]).abs().max().item()
+            for kind, logits in (("bf16", their_logits), ("qgemm", our_logits))
+        }
+        row = {"first_difference": at, "fp32_error_bf16": errors["bf16"], "fp32_error_qgemm": errors["qgemm"]}
+        if at is None:
+            row["verdict"] = "identical"
+        else:
+            a, b = theirs[index, at], ours[index, at]
+            row["logit_gap_bf16"] = (their_logits[index, at, a].float() - their_logits[index, at, b].float()).item()
+            row["logit_gap_qgemm"] = (our_logits[index, at, b].float() - our_logits[index, at, a].float()).item()
+            row["logit_gap_fp32"] = (exact[index, at, a] - exact[index, at, b]).item()
+            row["logit_deviation"] = exact[index, at].std().item()
+            is_rounding = errors["qgemm"] <= ROUNDING_FACTOR * errors["bf16"]
+            row["verdict"] = "rounding" if is_rounding else "WRONG"
+        rows.append(row)
+    return rows
+
+
+@torch.no_grad()
+def exact_logits(run, prompt, continuation):
+    """fp32 logits [B, new, vocabulary] of the model with unrounded weights, given the continuation."""
+    matmul_without_tf32()
+    model = copy.deepcopy(run.reference).float()
+    for name, module in run.quantized.named_modules():
+        if isinstance(module, qgemm.torch.QuantizedLinear):
+            model.get_submodule(name).weight.data.copy_(module.dequantized_weight())
+    rows = torch.cat((prompt, continuation[:, :-1]), 1)
+    return torch.cat([model(row[None], last=continuation.shape[1]) for row in rows])
+
+
+def peers(run):
+    """{name: model}: the same weights, three ways to multiply."""
+    if run.models:
+        return run.models
+    models = run.models = {"bf16": run.reference, "qgemm": run.quantized}
+    layers = {n: m for n, m in run.quantized.named_modules() if isinstance(m, qgemm.torch.QuantizedLinear)}
+    if all(serves(layer) for layer in layers.values()):
+        with torch.device("meta"):
+            other = type(run.reference)(run.reference.config)
+        other = other.to(torch.bfloat16)
+        other.load_state_dict(run.reference.state_dict(), assign=True)
+        for name, layer in layers.items():
+            parent, _, child = name.rpartition(".")
+            setattr(other.get_submodule(parent), child, TinygemmLinear(layer))
+        models["tinygemm"] = other.eval()
+    return models
+
+
+def decode(run, figures):
+    models = peers(run)
+    if "tinygemm" in models:
+        # The peer is right, too: one of its layers beside the same weights.
+        name = "model.layers.0.mlp.down_proj"
+        layer, other = run.quantized.get_submodule(name), models["tinygemm"].get_submodule(name)
+        x = torch.randn(4, layer.in_features, device=run.device).bfloat16()
+        expected = x.double() @ layer.dequantized_weight().double().T
+        figures["tinygemm_relative_error"] = ((other(x).double() - expected).norm() / expected.norm()).item()
+    for name, prompt in run.prompts.items():
+        batch, length = prompt.shape
+        row = figures[name] = {}
+        for kind, model in models.items():
+            decoder = Decoder(model, batch, length + run.arguments.new + 8, run.is_cuda)
+            decoder.start(prompt)
+            decoder.step()
+            time_s = seconds(run, decoder.step, run.arguments.new)
+            prefill_s = None
+            if kind != "tinygemm":  # which is not made for many rows
+                with torch.no_grad():
+                    prefill_s = median_seconds(run, lambda: model(prompt, decoder.cache))
+            row[kind] = {"step_ms": time_s * 1e3, "tokens_per_s": batch / time_s}
+            if prefill_s is not None:
+                row[kind]["prefill_ms"] = prefill_s * 1e3
+        for kind in row:
+            row[kind]["qgemm_speedup"] = row[kind]["step_ms"] / row["qgemm"]["step_ms"]
+
+
+def steps(run, figures):
+    figures["rows"] = []
+    for count in run.arguments.steps:
+        row = {"t": count}
+        for kind, model in peers(run).items():
+            if kind == "tinygemm" and count > 512:
+                continue
+            prompt = torch.arange(count, device=run.device).view(1, -1) % run.reference.config.vocab_size
+            with torch.no_grad():
+                if run.is_cuda:
+                    model(prompt)
+                    graph = torch.cuda.CUDAGraph()
+                    with torch.cuda.graph(graph):
+                        model(prompt)
+                    action = graph.replay
+                else:
+                    action = lambda: model(prompt)  # noqa: E731
+                row[f"{kind}_ms"] = median_seconds(run, action) * 1e3
+                if run.is_cuda:
+                    del graph, action
+        row["speedup_bf16"] = row["bf16_ms"] / row["qgemm_ms"]
+        figures["rows"].append(row)
+
+
+class Prefill(torch.nn.Module):
+    """A prompt of any length: logits of its last row; fills the cache."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens, cache):
+        return self.model(tokens, cache)[:, 0]
+
+
+class Step(torch.nn.Module):
+    """One more token per sequence."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens, position, cache):
+        return self.model.step(tokens, position, cache)[:, 0]
+
+
+def programs(run):
+    """The two exported methods, as they are for one sequence."""
+    a = run.arguments
+    length = a.prompt + a.new
+    cache = run.quantized.new_cache(1, length)
+    one = torch.zeros(1, 1, dtype=torch.long, device=run.device)
+    position = torch.zeros(1, dtype=torch.long, device=run.device)
+    rows = torch.export.Dim("rows", min=2, max=length)
+    with torch.no_grad():
+        prompt = torch.zeros(1, 5, dtype=torch.long, device=run.device)
+        prefill = torch.export.export(Prefill(run.quantized), (prompt, cache), dynamic_shapes=({1: rows}, None))
+        step = torch.export.export(Step(run.quantized), (one, position, cache))
+    return prefill, step, cache
+
+
+@torch.no_grad()
+def generate_with(prefill, step, prompt, cache, new):
+    """As Decoder.generate, by two exported methods."""
+    cache.zero_()
+    logits = [prefill(prompt, cache)]
+    tokens = [logits[0].argmax(-1, keepdim=True)]
+    position = torch.full((1,), prompt.shape[1], dtype=torch.long, device=prompt.device)
+    for _ in range(new - 1):
+        logits.append(step(tokens[-1], position, cache).clone())
+        tokens.append(logits[-1].argmax(-1, keepdim=True))
+        position = position + 1
+    return torch.cat(tokens, 1), torch.stack(logits, 1)
+
+
+def judge(run, figures, step, name, result):
+    """The same tokens as the model's, or parted by rounding: another compiler rounds elsewhere."""
+    figures["same_tokens"] = torch.equal(result[0], run.results[name]["qgemm"][0])
+    if not figures["same_tokens"]:
+        figures["beside_bf16"] = compare(run, run.prompts[name], {**run.results[name], "qgemm": result})
+        verdicts = {row["verdict"] for row in figures["beside_bf16"]}
+        run.expect(step, "WRONG" not in verdicts, "tokens differ from the model's for another cause than rounding")
+
+
+def export(run, figures):
+    name = next(iter(run.prompts))
+    prefill, step, cache = programs(run)
+    run.step_program, run.cache = step, cache
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="qgemm-export."))
+    for method, program in (("prefill", prefill), ("step", step)):
+        calls = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+        matmuls = sum(call in ("aten.linear.default", "aten.mm.default", "aten.addmm.default") for call in calls)
+        torch.export.save(program, folder / f"{method}.pt2")
+        figures[method] = {
+            "qgemm_calls": calls.count("qgemm.linear.default"), "other_matmuls": matmuls,
+            "bytes": (folder / f"{method}.pt2").stat().st_size,
+        }  # fmt: skip
+    loaded = [torch.export.load(folder / f"{method}.pt2").module() for method in ("prefill", "step")]
+    judge(run, figures, "export", name, generate_with(*loaded, run.prompts[name], cache, run.arguments.new))
+
+
+def aoti(run, figures):
+    name = next(iter(run.prompts))
+    if not hasattr(run, "step_program"):
+        _, run.step_program, run.cache = programs(run)
+    path = tempfile.mkdtemp(prefix="qgemm-aoti.") + "/step.pt2"
+    started = time.monotonic()
+    # Fused code rounds to bf16 where the model does.
+    with torch._inductor.config.patch(emulate_precision_casts=True):
+        path = torch._inductor.aoti_compile_and_package(run.step_program, package_path=path)
+    figures["compile_s"] = round(time.monotonic() - started, 1)
+    package = torch._inductor.aoti_load_package(path)
+    figures["bytes"] = pathlib.Path(path).stat().st_size
+    prefill = Prefill(run.quantized)
+    judge(run, figures, "aoti", name, generate_with(prefill, package, run.prompts[name], run.cache, run.arguments.new))
+
+
+def hf(run, figures):
+    try:
+        from transformers import LlamaConfig, LlamaForCausalLM
+    except ImportError:
+        figures["left_out"] = "transformers is not installed"
+        return
+    name = next(iter(run.prompts))
+    prompt, new, c = run.prompts[name], run.arguments.new, run.reference.config
+    config = LlamaConfig(
+        hidden_size=c.hidden_size, intermediate_size=c.intermediate_size, num_hidden_layers=c.num_hidden_layers,
+        num_attention_heads=c.num_attention_heads, num_key_value_heads=c.num_key_value_heads, vocab_size=c.vocab_size,
+        rms_norm_eps=c.rms_norm_eps, max_position_embeddings=8192, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": c.rope_theta}, bos_token_id=None, eos_token_id=None,
+        pad_token_id=None,
+    )  # fmt: skip
+    config.rope_theta = c.rope_theta
+    with torch.device(run.device):
+        model = LlamaForCausalLM(config).to(torch.bfloat16).eval()
+    model.load_state_dict(run.reference.state_dict())
+
+    def greedy():
+        started = time.perf_counter()
+        mask = torch.ones_like(prompt)
+        result = model.generate(prompt, attention_mask=mask, max_new_tokens=new, min_new_tokens=new, do_sample=False)
+        return result[:, prompt.shape[1] :], new / (time.perf_counter() - started)
+
+    def first_difference(a, b):
+        differing = (a != b).any(0).nonzero()
+        return int(differing[0]) if len(differing) else None
+
+    greedy()
+    reference, figures["bf16_tokens_per_s"] = greedy()
+    # The weights are those of the quantized model already: the layers need no quantizing, only replacing.
+    for path, module in run.quantized.named_modules():
+        if isinstance(module, qgemm.torch.QuantizedLinear):
+            parent, _, child = path.rpartition(".")
+            setattr(model.get_submodule(parent), child, module)
+    greedy()
+    quantized, figures["qgemm_tokens_per_s"] = greedy()
+    figures["first_difference_to_hf_bf16"] = first_difference(quantized, reference)
+    figures["first_difference_to_plain_qgemm"] = first_difference(quantized, run.results[name]["qgemm"][0])
+    figures["first_difference_of_bf16_models"] = first_difference(reference, run.results[name]["bf16"][0])
+
+
+STEPS = {
+    "tune": tune, "layers": layers, "tokens": tokens, "decode": decode, "steps": steps, "hf": hf, "export": export,
+    "aoti": aoti,
+}  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--server", help="unix:PATH or HOST:PORT; else QGEMM_SERVER, else the default socket")
+    parser.add_argument("--size", choices=SIZES, default="1b")
+    parser.add_argument("--format", default="int4-g128")
+    parser.add_argument("--effort", default="balanced")
+    parser.add_argument("--prompt", type=int, default=512, help="rows of the short prompt")
+    parser.add_argument("--long", type=int, default=2048, help="rows of each long prompt")
+    parser.add_argument("--batch", type=int, default=4, help="number of long prompts")
+    parser.add_argument("--new", type=int, default=64, help="tokens to generate per prompt")
+    parser.add_argument("--steps", default="1,2,9,16,64,512,4096", help="rows of a step")
+    parser.add_argument("--skip", default="", help=f"steps to leave out: {','.join(list(STEPS)[1:])}")
+    parser.add_argument("--kernels", help="folder for the kernels; else a temporary one")
+    parser.add_argument("--tune-timeout", type=float, default=150, help="seconds for each of two tune calls")
+    parser.add_argument("--out", type=pathlib.Path, help="JSON file of all figures")
+    arguments = parser.parse_args()
+    arguments.steps = [int(word) for word in arguments.steps.split(",")]
+    arguments.skip = {word for word in arguments.skip.split(",") if word}
+
+    run = Run(arguments)
+    build(run)
+    for name, action in STEPS.items():
+        if name in arguments.skip:
+            run.figures[name] = "skipped"
+            continue
+        with run.step(name) as figures:
+            action(run, figures)
+        if name == "tune" and name in run.errors:
+            break
+    run.write()
+    for name, error in run.errors.items():
+        print(f"export_llama: {name}: {error}", file=sys.stderr)
+    sys.exit(1 if run.errors else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""examples/export_llama.py from end to end on the CPU, with a tiny model and a real qgemmd."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+EXAMPLE = pathlib.Path(__file__).resolve().parents[1] / "examples" / "export_llama.py"
+
+
+def test_a_tiny_llama_is_exported_end_to_end(daemon, tmp_path):
+    out = tmp_path / "figures.json"
+    command = [sys.executable, EXAMPLE, "--server", daemon, "--size", "tiny", "--format", "int4-g32", "--prompt", "24",
+               "--long", "40", "--batch", "2", "--new", "6", "--steps", "1,9", "--out", out]  # fmt: skip
+    done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads(out.read_text())
+    assert figures["errors"] == {}
+    assert figures["tune"]["layers_replaced"] == 15 and len(figures["tune"]["problems"]) == 5
+    assert 0 < figures["layers"]["worst"] < 3e-3
+    for name in ("1x24", "2x40"):
+        assert {row["verdict"] for row in figures["tokens"][name]["sequences"]} <= {"identical", "rounding"}
+        assert figures["decode"][name]["qgemm"]["tokens_per_s"] > 0
+    assert [row["t"] for row in figures["steps"]["rows"]] == [1, 9]
+    # Every linear layer of both methods is the operator, and nothing else multiplies by weights.
+    for method in ("prefill", "step"):
+        assert (figures["export"][method]["qgemm_calls"], figures["export"][method]["other_matmuls"]) == (15, 0)
+    assert figures["export"]["same_tokens"]
