@@ -217,7 +217,7 @@ TEST_P(TunedShape, CandidatesAreRightAndRepeatBitwise) {
       ASSERT_TRUE(EncodeTensorMaps(*arguments).ok()) << name;
       const std::vector<void*> params = arguments->Params();
       const Dim3 grid = spec.Grid(bucket);
-      const auto verdict = VerifyCandidate(device(), support(), data, spec, ToleranceFor(signature.act), [&] {
+      const auto verdict = VerifyCandidate(device(), support(), data, spec, ToleranceFor(signature), [&] {
         return device().Launch(**kernel, grid, spec.block_threads, spec.dynamic_smem_bytes, params,
                                spec.cluster_z);
       });
@@ -604,7 +604,7 @@ TEST_F(CandidateTest, AKernelOfABucketServesSmallerM) {
       auto arguments = MarshalArguments(spec, operands);
       ASSERT_TRUE(arguments.ok()) << arguments.status();
       ASSERT_TRUE(EncodeTensorMaps(*arguments).ok()) << CandidateName(candidate);
-      const auto verdict = VerifyCandidate(device(), support(), data, spec, ToleranceFor(signature.act), [&] {
+      const auto verdict = VerifyCandidate(device(), support(), data, spec, ToleranceFor(signature), [&] {
         return device().Launch(**kernel, spec.Grid(m), spec.block_threads, spec.dynamic_smem_bytes,
                                arguments->Params(), spec.cluster_z);
       });
