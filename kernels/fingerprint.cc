@@ -120,8 +120,8 @@ __attribute__((target("avx2"))) ChunkSums SumWithAvx2(const FingerprintKey& key,
 
 ChunkSums SumChunk(const FingerprintKey& key, const uint8_t* bytes, int64_t words) {
 #if defined(__x86_64__)
-  static const bool kHasAvx2 = __builtin_cpu_supports("avx2") != 0;
-  if (kHasAvx2 && words % 16 == 0) return SumWithAvx2(key, bytes, words);
+  static const bool has_avx2 = __builtin_cpu_supports("avx2") != 0;
+  if (has_avx2 && words % 16 == 0) return SumWithAvx2(key, bytes, words);
 #endif
   return SumPortably(key, bytes, words);
 }
@@ -162,8 +162,8 @@ FingerprintKey::FingerprintKey(uint64_t seed) {
 }
 
 const FingerprintKey& FingerprintKey::Standard() {
-  static const auto* const kKey = new FingerprintKey(kStandardSeed);
-  return *kKey;
+  static const auto* const key = new FingerprintKey(kStandardSeed);
+  return *key;
 }
 
 std::vector<uint64_t> FingerprintTable(const FingerprintKey& key) {
@@ -173,11 +173,7 @@ std::vector<uint64_t> FingerprintTable(const FingerprintKey& key) {
 }
 
 std::array<uint64_t, 2> HashFromSums(const std::array<uint64_t, 4>& sums) {
-  std::array<uint64_t, 2> hash;
-  for (int which = 0; which < 2; ++which) {
-    hash[which] = Reduce(Wide{sums[2 * which]} + (Wide{sums[2 * which + 1]} << 32));
-  }
-  return hash;
+  return {Reduce(Wide{sums[0]} + (Wide{sums[1]} << 32)), Reduce(Wide{sums[2]} + (Wide{sums[3]} << 32))};
 }
 
 RunHash HashRun(const FingerprintKey& key, absl::Span<const uint8_t> bytes) {

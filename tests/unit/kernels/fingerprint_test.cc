@@ -9,34 +9,33 @@
 
 // The device code on the CPU: its functions are plain integer arithmetic; the kernel around them is left out
 // by hand.
+// NOLINTBEGIN(readability-identifier-naming,bugprone-reserved-identifier): CUDA's names
 #define __device__
 #define __forceinline__ inline
 #define __global__
 #define __shared__ static
 #define __launch_bounds__(threads)
 namespace {
-struct uint2 {  // NOLINT(readability-identifier-naming): CUDA's name
+struct uint2 {
   unsigned int x, y;
 };
-struct uint4 {  // NOLINT(readability-identifier-naming): CUDA's name
+struct uint4 {
   unsigned int x, y, z, w;
 };
 struct Index {
   int x;
 };
-Index gridDim, blockIdx, threadIdx;  // NOLINT(readability-identifier-naming): CUDA's names
-// NOLINTNEXTLINE(readability-identifier-naming): CUDA's name
+Index gridDim, blockIdx, threadIdx;
 unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
 }
-// NOLINTNEXTLINE(readability-identifier-naming): CUDA's name
 [[maybe_unused]] unsigned long long __shfl_down_sync(unsigned, unsigned long long value, int) {
   return value;
 }
-[[maybe_unused]] void __syncthreads() {}  // NOLINT(readability-identifier-naming): CUDA's name
-// NOLINTNEXTLINE(readability-identifier-naming): CUDA's name
+[[maybe_unused]] void __syncthreads() {}
 [[maybe_unused]] void atomicAdd(unsigned long long* to, unsigned long long value) { *to += value; }
 }  // namespace
+// NOLINTEND(readability-identifier-naming,bugprone-reserved-identifier)
 #include "kernels/device/fingerprint.cuh"
 
 namespace qgemm {
@@ -190,8 +189,9 @@ TEST(Fingerprint, CatchesOneBitInAGibibyteInEveryOfAThousandTrials) {
     ASSERT_EQ(data.With(index, segment).hash, data.whole().hash);
     segment[random() % segment.size()] ^= static_cast<uint8_t>(1u << (random() % 8));
     const RunHash changed = data.With(index, segment);
-    for (int which = 0; which < 2; ++which)
+    for (int which = 0; which < 2; ++which) {
       caught_by[which] += changed.hash[which] != data.whole().hash[which] ? 1 : 0;
+    }
   }
   EXPECT_THAT(caught_by, ::testing::Each(1000));
 }
@@ -222,8 +222,9 @@ TEST(Fingerprint, CatchesPairsOfSignBitsThatAWrapAroundHashMisses) {
     words[a] ^= kSignBit;
     words[b] ^= kSignBit;
     const Fingerprint after = FingerprintOf(bytes_of(words));
-    for (int which = 0; which < 2; ++which)
+    for (int which = 0; which < 2; ++which) {
       caught_by[which] += after.hash[which] != before.hash[which] ? 1 : 0;
+    }
     missed_by_wrap_around += WrapAroundHash(words) == wrapped_before ? 1 : 0;
     words[a] ^= kSignBit;
     words[b] ^= kSignBit;

@@ -35,8 +35,9 @@ absl::StatusOr<ImportedWeights> RandomGguf(GgufType type, int64_t n, int64_t k, 
                                            int64_t block_weights, std::initializer_list<int64_t> halves) {
   std::vector<uint8_t> bytes = RandomCodes(n * k / block_weights * block_bytes, 8, 1);
   for (size_t block = 0; block < bytes.size(); block += block_bytes) {
-    for (int64_t half : halves)
+    for (int64_t half : halves) {
       bytes[block + half + 1] = static_cast<uint8_t>((bytes[block + half] & 0x8f) | 0x20);
+    }
   }
   const OwnedTensor data("w", ElementType::kUint8, {static_cast<int64_t>(bytes.size())}, bytes);
   return ImportGguf({data.view(), type, n, k});
