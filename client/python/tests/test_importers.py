@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from qgemm.importers import MalformedTensor, detect_gptq_zeros, import_gguf, import_gptq, import_torchao, open_checkpoint
+from qgemm.importers import (
+    MalformedTensor,
+    Tensor,
+    detect_gptq_zeros,
+    import_awq,
+    import_gguf,
+    import_gptq,
+    import_torchao,
+    open_checkpoint,
+)
 
 RANDOM = np.random.default_rng(1)
 
@@ -134,6 +143,33 @@ def test_gguf_file(tmp_path):
         assert (weights.n, weights.k) == (3, 512)
         reference = gguf.quants.dequantize(data[name], gguf.GGMLQuantizationType[name])
         np.testing.assert_array_equal(weights.dequantize(), reference)
+
+
+def same_weights(weights, tolerance):
+    """Packed, unpacked and dequantized by the package's own code."""
+    from qgemm.packing import dequantize, pack, unpack
+
+    expected = weights.dequantize(model_order=False)
+    np.testing.assert_allclose(dequantize(unpack(pack(weights.canonical()))), expected, rtol=0, atol=tolerance)
+
+
+def test_canonical_weights_pack():
+    codes, _, tensors = gptq_layer("l", stored_zero=RANDOM.integers(0, 16, (16, 2), dtype=np.uint8))
+    parts = [tensors[f"l.{part}"] for part in ("qweight", "qzeros", "scales")]
+    same_weights(import_gptq(*parts, bits=4, group_size=32, zeros="v2"), 0)
+    for name, size, halves, tolerance in (("Q4_K", 144, (0, 2), 1e-5), ("Q5_K", 176, (0, 2), 1e-5), ("Q6_K", 210, (208,), 0)):
+        blocks = RANDOM.integers(0, 256, (3, 2, size), dtype=np.uint8)
+        for at in halves:
+            blocks[..., at + 1] = 0x20
+        same_weights(import_gguf(blocks.reshape(3, -1), name, shape=(3, 512)), tolerance)
+    qdata = RANDOM.integers(-(2**31), 2**31, (2, 4, 32, 4)).astype(np.int32)
+    scale_and_zero = RANDOM.uniform(-0.2, 0.2, (4, 16, 2)).astype(np.float32).view(np.uint32) >> 16
+    tensor = Tensor("sz", "bf16", (4, 16, 2), scale_and_zero.astype(np.uint16))
+    weights = import_torchao(qdata, tensor, shape=(16, 512), group_size=128)
+    same_weights(weights, 2.0**-8)  # half a step of bf16 below 2
+    short = import_awq(np.zeros((100, 2), np.int32), None, np.ones((4, 16), np.float16), group_size=32)
+    with pytest.raises(ValueError, match="is shorter"):
+        short.canonical()
 
 
 def test_planes_outlive_the_weights():

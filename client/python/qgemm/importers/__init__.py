@@ -3,6 +3,7 @@
     checkpoint = qgemm.importers.open_checkpoint("Llama-3.1-8B-GPTQ")     # a folder, or a .gguf file
     for name in checkpoint.layers():
         weights = checkpoint.read(name)                                   # codes, scales, zeros: NumPy arrays
+        packed = qgemm.packing.pack(weights.canonical())                  # as kernels read them
 
 Files are read by `safetensors` and `gguf`; the bits are turned by libqgemm.so (set QGEMM_LIBRARY to its path where it is
 neither in the package nor on the loader's path). `read` may run in many threads at once.

@@ -22,6 +22,13 @@ _NUMPY_TYPES = {"int32": "int32", "int64": "int64", "uint8": "uint8", "int8": "i
 _ZEROS = {library.ZERO_MIDDLE: "middle", library.ZERO_INTEGER: "integer", library.ZERO_FLOAT: "float"}
 
 
+_GROUP_SIZES = (16, 32, 64, 128, 256)
+
+
+def _bf16_to_double(bits):
+    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
 class MalformedTensor(ValueError):
     """A file does not hold what its format says; the message names the tensor, and the shape or byte offset."""
 
@@ -103,6 +110,40 @@ class ImportedWeights:
         ordered = np.empty_like(result)
         ordered[:, self.permutation] = result
         return ordered
+
+    def canonical(self):
+        """As qgemm.packing.Canonical, which `pack` takes; columns in the order of `codes`, so that activations of act-order
+        weights are gathered by `permutation`. Float offsets of another origin (torchao) become b - origin * s, rounded to
+        nearest; all else is exact. ValueError where no kernel has this form."""
+        from qgemm.packing import Canonical
+        from qgemm.types import WeightFormat
+
+        whole_row = self.k <= self.group_size
+        if self.k % self.group_size and not whole_row:
+            raise ValueError(f"the last of the groups of {self.group_size} of {self.k} columns is shorter: no kernel has that")
+        group_size = 0 if whole_row and self.group_size not in _GROUP_SIZES else self.group_size
+        if group_size not in (0, *_GROUP_SIZES):
+            raise ValueError(f"groups of {group_size} are not served: {', '.join(map(str, _GROUP_SIZES))} or the whole row")
+        zero = {"middle": "none", "integer": "int", "float": "float"}[self.zero]
+        two_levels = self.super_size > 0
+        format = WeightFormat(self.bits, group_size, self.scale_type, zero, 2 if two_levels else 1)
+        if two_levels:
+            has_offset = self.zero == "float"
+            return Canonical(
+                format,
+                self.codes,
+                self.d,
+                offsets=self.dmin ^ np.uint16(0x8000) if has_offset else None,  # b = (-dmin) * code
+                scale_codes=self.scale_codes,
+                offset_codes=self.zero_codes.astype(np.int8) if has_offset else None,
+            )
+        offsets = self.offsets
+        if self.zero == "float" and self.origin:
+            moved = _bf16_to_double(offsets) - self.origin * _bf16_to_double(self.scales)
+            mantissa, exponent = np.frexp(moved)  # 8 bits of it, to even
+            rounded = np.ldexp(np.rint(mantissa * 256), exponent - 8).astype(np.float32)
+            offsets = (rounded.view(np.uint32) >> 16).astype(np.uint16)
+        return Canonical(format, self.codes, self.scales, zeros=self.zeros, offsets=offsets)
 
     def __repr__(self):
         order = ", act-order" if self.permutation is not None else ""
