@@ -219,8 +219,8 @@ def tune(run, figures):
     for name, module in run.quantized.named_modules():
         if isinstance(module, qgemm.torch.QuantizedLinear):
             run.reference.get_submodule(name).weight.data.copy_(module.dequantized_weight())
-    run.kernels = pathlib.Path(a.kernels or tempfile.mkdtemp(prefix="qgemm-kernels."))
-    qgemm.torch.save_kernels(run.kernels, run.quantized)
+    run.bundle = pathlib.Path(a.bundle or tempfile.mkdtemp(prefix="qgemm-bundle."))
+    qgemm.torch.save_bundle(run.bundle, run.quantized)
 
 
 def layers(run, figures):
@@ -529,7 +529,7 @@ def main():
     parser.add_argument("--new", type=int, default=64, help="tokens to generate per prompt")
     parser.add_argument("--steps", default="1,2,9,16,64,512,4096", help="rows of a step")
     parser.add_argument("--skip", default="", help=f"steps to leave out: {','.join(list(STEPS)[1:])}")
-    parser.add_argument("--kernels", help="folder for the kernels; else a temporary one")
+    parser.add_argument("--bundle", help="folder for the bundle of kernels and packed weights; else a temporary one")
     parser.add_argument("--tune-timeout", type=float, default=150, help="seconds for each of two tune calls")
     parser.add_argument("--out", type=pathlib.Path, help="JSON file of all figures")
     arguments = parser.parse_args()

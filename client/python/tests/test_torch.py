@@ -14,6 +14,7 @@ from torch import nn  # noqa: E402
 
 import qgemm  # noqa: E402
 import qgemm.torch  # noqa: E402
+from qgemm.bundle import Bundle  # noqa: E402
 from qgemm.torch.kernels import KERNELS, KernelTable, PreparedLaunch  # noqa: E402
 from qgemm.torch.workspace import Workspaces  # noqa: E402
 
@@ -150,7 +151,7 @@ assert torch.equal(y, case["y"]), (y - case["y"]).abs().max()
     assert done.returncode == 0, done.stderr
 
 
-def test_quantize_tunes_through_a_daemon_and_kernels_survive_on_disk(daemon, tmp_path):
+def test_quantize_tunes_through_a_daemon_and_a_bundle_keeps_it(daemon, tmp_path):
     KERNELS.clear()
     model = seeded(Mlp)
     with qgemm.Client(daemon) as client:
@@ -160,18 +161,64 @@ def test_quantize_tunes_through_a_daemon_and_kernels_survive_on_disk(daemon, tmp
     assert KERNELS.pick(problem, 1).m_bucket == 1 and KERNELS.pick(problem, 3).m_bucket == 64
     with pytest.raises(LookupError, match="tuned for M up to 64, not for M = 65"):
         KERNELS.pick(problem, 65)
-    qgemm.torch.save_kernels(tmp_path / "a", model)
-    other = KernelTable()
-    other.load(tmp_path / "a")
-    assert other.problems() == KERNELS.problems() and other.pick(problem, 9) == KERNELS.pick(problem, 9)
-    other.save(tmp_path / "b")
-    files = sorted(path.name for path in (tmp_path / "a").iterdir())
-    assert files == sorted(path.name for path in (tmp_path / "b").iterdir())
+    for name in ("a", "b", "c.tar"):
+        qgemm.torch.save_bundle(tmp_path / name, model)
+    files = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file()]
+    assert len(files) >= 4
     assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in files)
-    cubin = next((tmp_path / "b").glob("*.cubin"))
-    cubin.write_bytes(cubin.read_bytes()[:-1] + b"?")
-    with pytest.raises(ValueError, match="other bytes than its name says"):
-        KernelTable().load(tmp_path / "b")
+    for name in ("a", "c.tar"):
+        other = KernelTable()
+        other.load(tmp_path / name)
+        assert other.problems() == KERNELS.problems()
+        assert other.pick(problem, 9).launch == KERNELS.pick(problem, 9).launch
+        opened = Bundle.open(tmp_path / name).verify()
+        # Not every bucket is there: a method per bucket.
+        assert opened.methods == ["main-m1", "main-m64"] and opened.method("main-m64").static_m == 64
+        layers = {layer.name: layer for layer in opened.method("main-m64").layers}
+        assert list(layers) == ["up", "down"] and layers["up"].pick(3).m_bucket == 64
+        assert layers["up"].pick(65) is None
+        x = torch.randn(5, 128).bfloat16()
+        restored = qgemm.torch.QuantizedLinear.from_bundle(opened, layers["up"])
+        assert torch.equal(restored(x), model.up(x))
+
+
+def test_layers_with_every_bucket_are_a_method_of_any_m(daemon, tmp_path):
+    KERNELS.clear()
+    model = nn.Sequential(*(nn.Linear(64, n, bias=False, dtype=torch.bfloat16) for n in (64, 128)))
+    qgemm.torch.quantize_(model, format="int4-g64")
+    with qgemm.Client(daemon) as client:
+        qgemm.torch.tune(model[0], client)
+        qgemm.torch.tune(model[1], client, m=2)
+    qgemm.torch.save_bundle(tmp_path / "a", model, weights=False, method="step")
+    opened = Bundle.open(tmp_path / "a").verify()
+    methods = {name: opened.method(name) for name in opened.methods}
+    assert {name: (m.static_m, [layer.name for layer in m.layers]) for name, m in methods.items()} == {
+        "step": (None, ["0"]), "step-m2": (2, ["1"]),
+    }  # fmt: skip
+    assert [pick.m_bucket for pick in methods["step"].layers[0].picks] == list(qgemm.LADDER)
+    assert opened.weights() == {} and methods["step"].layers[0].weight_key == ""
+
+
+def test_a_damaged_bundle_is_told(daemon, tmp_path):
+    KERNELS.clear()
+    model = seeded(Mlp)
+    with qgemm.Client(daemon) as client:
+        qgemm.torch.quantize_(model, client, format="int4-g64", m=[1])
+    qgemm.torch.save_bundle(tmp_path / "a", model)
+    kernels = [f"kernels/{path.name}" for path in (tmp_path / "a" / "kernels").iterdir()]
+    for name in ("methods/main-m1.json", "weights.safetensors", *kernels):
+        path = tmp_path / "a" / name
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        with pytest.raises(qgemm.DataLoss, match=f"{name} has other bytes"):
+            Bundle.open(tmp_path / "a").verify()
+        path.write_bytes(whole)
+    manifest = tmp_path / "a" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"abi_version": 2', '"abi_version": 7'))
+    with pytest.raises(qgemm.FailedPrecondition, match="abi_version is 7"):
+        Bundle.open(tmp_path / "a")
+    with pytest.raises(qgemm.NotFound, match="there is no bundle"):
+        Bundle.open(tmp_path / "nothing")
 
 
 def test_an_untuned_problem_says_what_to_do():

@@ -12,7 +12,7 @@ from qgemm.torch.linear import (
     preload,
     problems_of,
     quantize_,
-    save_kernels,
+    save_bundle,
     tune,
 )
 from qgemm.torch.op import linear
@@ -25,6 +25,6 @@ __all__ = [
     "preload",
     "problems_of",
     "quantize_",
-    "save_kernels",
+    "save_bundle",
     "tune",
 ]

@@ -1,20 +1,14 @@
 """Which kernel runs a problem with M rows: the tuned picks of this process, by problem and bucket."""
 
 import ctypes
-import hashlib
-import json
-import pathlib
 import threading
 
-from google.protobuf import json_format
-
-from qgemm import api
+from qgemm import bundle
 from qgemm.buckets import LADDER, bucket_for
 from qgemm.packing import LAYOUT_ID
 from qgemm.torch.driver import CLUSTER_ATTRIBUTE, LaunchAttribute, LaunchConfig, driver
-from qgemm.types import IntegerArgument, Pick, PointerArgument
+from qgemm.types import IntegerArgument, PointerArgument
 
-ABI_VERSION = 2
 # Launches that a thread remembers; a program has some hundred layers times a few buckets.
 _MOST_LAUNCHES = 1 << 16
 
@@ -107,10 +101,10 @@ class KernelTable:
         """`kernels`: {sha256: Kernel or bytes}. ValueError for a pick that this client cannot launch."""
         picks = list(picks)
         for pick in picks:
-            if pick.launch.layout_id != LAYOUT_ID or pick.launch.abi_version != ABI_VERSION:
+            if pick.launch.layout_id != LAYOUT_ID or pick.launch.abi_version != bundle.ABI_VERSION:
                 raise ValueError(
                     f"the pick of {pick.problem} is of layout {pick.launch.layout_id}, ABI {pick.launch.abi_version}: "
-                    f"this client knows {LAYOUT_ID}, {ABI_VERSION}"
+                    f"this client knows {LAYOUT_ID}, {bundle.ABI_VERSION}"
                 )
             if pick.kernel_sha256 not in kernels:
                 raise ValueError(f"kernel {pick.kernel_sha256} of {pick.problem} is missing")
@@ -178,33 +172,23 @@ class KernelTable:
         for pick in picks:
             self._function(pick, device)
 
-    def save(self, folder, problems=None):
-        """Writes kernels.json and one <sha256>.cubin per kernel. The same picks give the same bytes."""
-        folder = pathlib.Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+    def layer(self, name, problem, weight_key=""):
+        """A bundle.Layer with all picks of a problem."""
         with self._lock:
-            chosen = [p for p in self._picks if problems is None or p in problems]
-            picks = [self._picks[p][b] for p in sorted(chosen, key=str) for b in sorted(self._picks[p])]
-        for pick in picks:
-            (folder / f"{pick.kernel_sha256}.cubin").write_bytes(self._cubins[pick.kernel_sha256])
-        rows = [json_format.MessageToDict(pick.proto, preserving_proto_field_name=True) for pick in picks]
-        (folder / "kernels.json").write_text(json.dumps({"version": 1, "picks": rows}, indent=1, sort_keys=True) + "\n")
+            buckets = self._picks.get(problem, {})
+            if not buckets:
+                raise LookupError(f"{problem} is not tuned: qgemm.torch.tune(...) or load_kernels(...) it first")
+            return bundle.Layer(name, problem, weight_key, tuple(buckets[b] for b in sorted(buckets)))
 
-    def load(self, folder):
-        """Adds what `save` wrote; ValueError where a file's bytes are not what its name says."""
-        folder = pathlib.Path(folder)
-        document = json.loads((folder / "kernels.json").read_text())
-        if document.get("version") != 1:
-            raise ValueError(f"{folder}/kernels.json is of version {document.get('version')}: this client knows 1")
-        message = api.message("Pick")
-        messages = [json_format.ParseDict(row, message(), ignore_unknown_fields=True) for row in document["picks"]]
-        picks = [Pick.from_proto(parsed) for parsed in messages]
-        cubins = {}
-        for sha256 in {pick.kernel_sha256 for pick in picks}:
-            cubins[sha256] = (folder / f"{sha256}.cubin").read_bytes()
-            if hashlib.sha256(cubins[sha256]).hexdigest() != sha256:
-                raise ValueError(f"{folder}/{sha256}.cubin has other bytes than its name says")
-        self.add(picks, cubins)
+    def cubins(self):
+        with self._lock:
+            return dict(self._cubins)
+
+    def load(self, path):
+        """Adds the kernels of a bundle, of all its methods."""
+        opened = bundle.Bundle.open(path)
+        picks = [pick for name in opened.methods for layer in opened.method(name).layers for pick in layer.picks]
+        self.add(picks, {sha256: opened.cubin(sha256) for sha256 in {pick.kernel_sha256 for pick in picks}})
 
 
 KERNELS = KernelTable()

@@ -7,7 +7,7 @@ from typing import Dict, List, Optional
 import torch
 from torch import nn
 
-from qgemm import packing
+from qgemm import bundle, packing
 from qgemm.buckets import LADDER
 from qgemm.results import TuneResults
 from qgemm.torch.kernels import KERNELS
@@ -66,6 +66,18 @@ class QuantizedLinear(nn.Module):
                 raise TypeError(f"the weight has the type {dtype}: allowed are torch.bfloat16 and torch.float16")
             canonical = packing.quantize(module.weight.detach(), format, _SCALES[dtype])
             return cls.from_canonical(canonical, module.bias, dtype=dtype, **epilogue)
+
+    @classmethod
+    def from_bundle(cls, opened, layer, *, weights=None, device=None):
+        """A layer of a bundle.Bundle with its weights; load_kernels brings its kernels. `weights`: opened.weights(), to
+        read the file once for all layers."""
+        p = layer.problem
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[p.act]
+        made = cls(p.n, p.k, p.format, p.bias, activation=p.activation, gated=p.gated, dtype=dtype, device=device)
+        for name, data in opened.planes(layer, weights).items():
+            plane = getattr(made, name)
+            plane.view(torch.uint8).copy_(torch.from_numpy(data.copy()).view(plane.view(torch.uint8).shape))
+        return made
 
     @property
     def problem(self):
@@ -175,11 +187,46 @@ def preload(*devices):
             KERNELS.preload(device)
 
 
-def save_kernels(folder, model=None):
-    """Writes the kernels of this process, or of one model's problems, to a folder: what a reloaded program needs."""
-    KERNELS.save(folder, None if model is None else problems_of(model))
+def _plane_tensors(name, layer):
+    """{"<name>.<plane>": (dtype, shape, bytes)} of a layer, for a bundle's weights file."""
+    tensors = {}
+    for plane in ("weights", "scales", "zeros", "steps", "bias"):
+        data = getattr(layer, plane)
+        if data is not None:
+            dtype = "U8" if plane != "bias" else {"bf16": "BF16", "fp16": "F16"}[_SCALES[layer.dtype]]
+            flat = data.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+            tensors[f"{name}.{plane}"] = (dtype, tuple(data.shape), flat)
+    return tensors
 
 
-def load_kernels(folder):
-    """Adds the kernels of a folder that save_kernels wrote."""
-    KERNELS.load(folder)
+def _methods(name, layers):
+    """Layers with every bucket are a method of that name for any M; the others one method NAME-mBUCKET per bucket."""
+    whole = tuple(layer for layer in layers if [pick.m_bucket for pick in layer.picks] == list(LADDER))
+    methods = [bundle.Method(name, None, whole)] if whole else []
+    for bucket in LADDER:
+        single = []
+        for layer in layers:
+            picks = tuple(pick for pick in layer.picks if pick.m_bucket == bucket)
+            if layer not in whole and picks:
+                single.append(dataclasses.replace(layer, picks=picks))
+        if single:
+            methods.append(bundle.Method(f"{name}-m{bucket}", bucket, tuple(single)))
+    return methods
+
+
+def save_bundle(path, model, *, weights=True, method="main"):
+    """Writes a model's quantized layers as a bundle (qgemm.bundle): their kernels for every tuned bucket and, unless
+    `weights` is False, their packed weights. A layer has its name in the model; one that occurs twice its first.
+    Layers tuned for all of LADDER are the method `method`; others are in one method per bucket."""
+    layers, tensors = [], {}
+    for name, module in model.named_modules():
+        if isinstance(module, QuantizedLinear):
+            layers.append(KERNELS.layer(name or "main", module.problem, (name or "main") if weights else ""))
+            if weights:
+                tensors.update(_plane_tensors(name or "main", module))
+    bundle.write(path, _methods(method, layers), KERNELS.cubins(), tensors if weights else None)
+
+
+def load_kernels(path):
+    """Adds the kernels of a bundle: what a program needs that loads an exported model."""
+    KERNELS.load(path)
