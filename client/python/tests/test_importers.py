@@ -118,6 +118,31 @@ def test_compressed_tensors_folder_with_bf16_scales(tmp_path):
     np.testing.assert_array_equal(imported.dequantize(), expected)
 
 
+def test_torchao_folder(tmp_path):
+    """As torchao's flatten_tensor_state_dict names and describes a tile-packed weight of 13 x 500."""
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file as save_torch
+
+    described = {
+        "_type": "Int4TilePackedTo4dTensor",
+        "_data": {"block_size": [1, 128], "shape": [13, 500]},
+        "_tensor_data_names": ["qdata", "scale_and_zero"],
+    }
+    name = "model.layers.0.mlp.up_proj"
+    scale_and_zero = torch.ones(4, 16, 2, dtype=torch.bfloat16)
+    # Every code of qdata is 9: w = (9 - 8) * 1 + 1.
+    tensors = {
+        f"{name}._weight_qdata": torch.full((2, 4, 32, 4), 0x99999999 - (1 << 32), dtype=torch.int32),
+        f"{name}._weight_scale_and_zero": scale_and_zero,
+        "model.norm.weight": torch.ones(3),
+    }
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "torchao"}}))
+    save_torch(tensors, str(tmp_path / "model.safetensors"), metadata={f"{name}.weight": json.dumps(described)})
+    checkpoint = open_checkpoint(tmp_path)
+    assert checkpoint.layers() == [name]
+    np.testing.assert_array_equal(checkpoint.read(name).dequantize(), np.full((13, 500), 2, np.float32))
+
+
 def test_gguf_file(tmp_path):
     gguf = pytest.importorskip("gguf")
     path = tmp_path / "model.gguf"

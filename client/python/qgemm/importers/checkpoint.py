@@ -3,7 +3,7 @@
 import json
 import pathlib
 
-from qgemm.importers import awq, compressed_tensors, gguf, gptq
+from qgemm.importers import awq, compressed_tensors, gguf, gptq, torchao
 from qgemm.importers.weights import Tensor
 
 _SAFETENSORS_TYPES = {"I32": "int32", "I64": "int64", "U8": "uint8", "I8": "int8", "F16": "fp16", "BF16": "bf16", "F32": "fp32"}
@@ -46,7 +46,9 @@ def open_checkpoint(path, *, gptq_zeros=None, encoding=None):
         return _Awq(path, config)
     if method == "compressed-tensors":
         return _CompressedTensors(path, config, encoding)
-    raise ValueError(f"{config_path}: quant_method {method!r} is not supported: gptq, awq, compressed-tensors")
+    if method == "torchao":
+        return _Torchao(path)
+    raise ValueError(f"{config_path}: quant_method {method!r} is not supported: gptq, awq, compressed-tensors, torchao")
 
 
 class _Files:
@@ -57,11 +59,13 @@ class _Files:
 
         self._open = safetensors.safe_open
         self._file_of = {}
+        self.metadata = {}  # of all files
         files = sorted(path.glob("*.safetensors"))
         if not files:
             raise FileNotFoundError(f"{path} holds no *.safetensors")
         for file in files:
             with self._open(str(file), framework="np") as opened:
+                self.metadata.update(opened.metadata() or {})
                 for name in opened.keys():
                     self._file_of[name] = file
 
@@ -190,6 +194,24 @@ class _CompressedTensors(_Safetensors):
             bits=weights["num_bits"],
             group_size=weights.get("group_size") or -1,
             encoding=self._encoding,
+            name=name,
+        )
+
+
+class _Torchao(_Safetensors):
+    format = "torchao"
+    suffix = "._weight_scale_and_zero"  # tile-packed int4 has it, torchao's other tensors have not
+
+    def read(self, name):
+        described = json.loads(self._files.metadata.get(f"{name}.weight", "{}"))
+        if described.get("_type") != "Int4TilePackedTo4dTensor":
+            raise ValueError(f"{name}.weight is of type {described.get('_type')}: it must be Int4TilePackedTo4dTensor")
+        data = described["_data"]
+        return torchao.import_torchao(
+            self._part(name, "_weight_qdata"),
+            self._part(name, "_weight_scale_and_zero"),
+            shape=data["shape"],
+            group_size=data["block_size"][-1],
             name=name,
         )
 
