@@ -30,7 +30,8 @@ for folder in tests/gpu tests/bench; do
     if [ -x "build/release/bin/$name" ]; then cp "build/release/bin/$name" "$bundle/bin/"; fi
   done < <(ninja -C build/release -t query "$folder/all" | sed -n 's/^ *bin\///p')
 done
-git ls-files -z 'tests/bench/*.py' 'tests/system/*.py' 'tests/system/requirements.txt' |
+git ls-files -z 'tests/bench/*.py' tests/bench/kernel_bench tests/bench/read_kernels.cu tests/bench/anchors.json \
+  'tests/system/*.py' 'tests/system/requirements.txt' |
   xargs -0 cp --parents -t "$bundle"
 install -D -m 644 -t "$bundle/models" deploy/models/*.json
 cp -R build/release/python "$bundle/python"
@@ -68,7 +69,7 @@ Runs in any folder on x86-64 Linux with glibc 2.36 or newer and CUDA 13: \`libnv
 | python/ | the Python package qgemm: put the folder on PYTHONPATH; needs grpcio, protobuf and numpy |
 | examples/ | \`PYTHONPATH=python python3 examples/export_llama.py --out figures.json\`: a model from bf16 to tuned kernels |
 | proto/ | the API, for clients of other languages |
-| tests/ | benches and clients in Python; tests/system/requirements.txt is what they need |
+| tests/ | benches and clients in Python; tests/bench/kernel_bench times the kernels beside their limits and peers and needs PyTorch alone, tests/system/requirements.txt is what the others need |
 TEXT
 
 size_mib=$(du -sm "$bundle" | cut -f 1)
