@@ -47,7 +47,11 @@ struct ModelFamily {
   int64_t num_key_value_heads;  // 0: num_attention_heads
   int64_t vocab_size;
   Experts experts = Experts::kNone;
+  const char* activation_field = "hidden_act";
+  absl::string_view activation = "silu";  // where the field is missing
 };
+
+constexpr absl::string_view kGemmaActivation = "gelu_pytorch_tanh";
 
 // Defaults as in transformers' configuration_<family>.py.
 constexpr ModelFamily kFamilies[] = {
@@ -55,10 +59,12 @@ constexpr ModelFamily kFamilies[] = {
     {"mistral", Bias::kNone, 0, 0, 0, 0},
     {"qwen2", Bias::kQkv, 0, 0, 0, 0},
     {"qwen3", Bias::kAttentionField, 128, 0, 0, 0},
-    {"gemma", Bias::kAttentionField, 256, 0, 0, 0},
-    {"gemma2", Bias::kAttentionField, 256, 0, 0, 0},
-    {"gemma3_text", Bias::kAttentionField, 256, 8, 4, 262208},
-    {"gemma3", Bias::kAttentionField, 256, 8, 4, 262208},
+    {"gemma", Bias::kAttentionField, 256, 0, 0, 0, Experts::kNone, "hidden_activation", kGemmaActivation},
+    {"gemma2", Bias::kAttentionField, 256, 0, 0, 0, Experts::kNone, "hidden_activation", kGemmaActivation},
+    {"gemma3_text", Bias::kAttentionField, 256, 8, 4, 262208, Experts::kNone, "hidden_activation",
+     kGemmaActivation},
+    {"gemma3", Bias::kAttentionField, 256, 8, 4, 262208, Experts::kNone, "hidden_activation",
+     kGemmaActivation},
     {"mixtral", Bias::kNone, 0, 0, 0, 0, Experts::kAll},
     {"olmoe", Bias::kAttentionField, 0, 0, 0, 0, Experts::kAll},
     {"qwen2_moe", Bias::kQkv, 0, 0, 0, 0, Experts::kSparse},
@@ -166,17 +172,34 @@ absl::StatusOr<int64_t> Share(absl::string_view field, int64_t value, int tp) {
   return value / tp;
 }
 
+// The activation between gate and up, by the names that these files have for it.
+absl::StatusOr<Activation> GateActivation(const Json& config, const ModelFamily& family) {
+  const Json* value = Find(config, family.activation_field);
+  std::string name(family.activation);
+  if (value != nullptr) name = value->is_string() ? value->get<std::string>() : Shown(*value);
+  if (name == "silu" || name == "swish") return Activation::kSilu;
+  if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::kGeluTanh;
+  if (name == "relu") return Activation::kRelu;
+  return absl::InvalidArgumentError(
+      absl::StrCat(family.activation_field, " is ", value == nullptr ? name : Shown(*value),
+                   ": gate and up can be fused with silu, gelu_pytorch_tanh or relu"));
+}
+
 // Collects layers; a product or sum that leaves the allowed range is reported by the layer it would belong
 // to.
 class LayerList {
  public:
-  absl::Status Add(std::string name, int64_t n, int64_t k, int64_t count, bool bias, bool fused = false) {
+  // `gate`: of fused gate and up layers; kNone: they are not gated.
+  explicit LayerList(Activation gate) : gate_(gate) {}
+
+  absl::Status Add(std::string name, int64_t n, int64_t k, int64_t count, bool bias, bool fused = false,
+                   Activation gate = Activation::kNone) {
     if (n > kMaxDimension || k > kMaxDimension) {
       return absl::InvalidArgumentError(absl::StrCat("the shape of ", name, " is ", n, "x", k,
                                                      ": allowed are rows and columns from 1 to ",
                                                      kMaxDimension));
     }
-    if (count > 0) layers_.push_back({std::move(name), n, k, count, bias, fused});
+    if (count > 0) layers_.push_back({std::move(name), n, k, count, bias, fused, gate});
     return absl::OkStatus();
   }
 
@@ -186,13 +209,14 @@ class LayerList {
     QGEMM_RETURN_IF_ERROR(Add(prefix + "gate_proj", intermediate, hidden, count, bias));
     QGEMM_RETURN_IF_ERROR(Add(prefix + "up_proj", intermediate, hidden, count, bias));
     QGEMM_RETURN_IF_ERROR(
-        Add(prefix + "gate_up_proj", 2 * intermediate, hidden, count, bias, /*fused=*/true));
+        Add(prefix + "gate_up_proj", 2 * intermediate, hidden, count, bias, /*fused=*/true, gate_));
     return Add(prefix + "down_proj", hidden, intermediate, count, down_bias);
   }
 
   std::vector<LinearLayer> Take() { return std::move(layers_); }
 
  private:
+  const Activation gate_;
   std::vector<LinearLayer> layers_;
 };
 
@@ -269,7 +293,8 @@ absl::Status AddFeedForward(const Json& config, const ModelFamily& family, int64
   return list.AddMlp("shared_expert_", shared_width, hidden, sparse, mlp_bias, down_bias);
 }
 
-absl::StatusOr<std::vector<LinearLayer>> LayersOf(const Json& config, const ModelFamily& family, int tp) {
+absl::StatusOr<std::vector<LinearLayer>> LayersOf(const Json& config, const ModelFamily& family, int tp,
+                                                  bool fuse_gate_up) {
   if (family.experts == Experts::kNone) QGEMM_RETURN_IF_ERROR(RefuseExperts(config, family));
   QGEMM_ASSIGN_OR_RETURN(const Attention attention, ReadAttention(config, family, tp));
   QGEMM_ASSIGN_OR_RETURN(const int64_t count, Dimension(config, "num_hidden_layers", 0));
@@ -289,7 +314,11 @@ absl::StatusOr<std::vector<LinearLayer>> LayersOf(const Json& config, const Mode
   }
 
   const auto [hidden, q, kv] = attention;
-  LayerList list;
+  Activation gate = Activation::kNone;
+  if (fuse_gate_up) {
+    QGEMM_ASSIGN_OR_RETURN(gate, GateActivation(config, family));
+  }
+  LayerList list(gate);
   QGEMM_RETURN_IF_ERROR(list.Add("q_proj", q, hidden, count, qkv_bias));
   QGEMM_RETURN_IF_ERROR(list.Add("k_proj", kv, hidden, count, qkv_bias));
   QGEMM_RETURN_IF_ERROR(list.Add("v_proj", kv, hidden, count, qkv_bias));
@@ -319,7 +348,8 @@ int64_t LayerGroup::Count() const {
   return count;
 }
 
-absl::StatusOr<std::vector<LinearLayer>> ParseModelConfig(absl::string_view json_text, int tp) {
+absl::StatusOr<std::vector<LinearLayer>> ParseModelConfig(absl::string_view json_text, int tp,
+                                                          bool fuse_gate_up) {
   if (tp < 1 || tp > kMaxTensorParallel) {
     return absl::InvalidArgumentError(
         absl::StrCat("tp ", tp, " is not allowed: use 1 to ", kMaxTensorParallel));
@@ -337,10 +367,10 @@ absl::StatusOr<std::vector<LinearLayer>> ParseModelConfig(absl::string_view json
         absl::StrCat("text_config is ", Shown(*text_config), ": an object is needed"));
   }
   QGEMM_ASSIGN_OR_RETURN(const ModelFamily family, FindFamily(*text_config, config));
-  return LayersOf(*text_config, family, tp);
+  return LayersOf(*text_config, family, tp, fuse_gate_up);
 }
 
-absl::StatusOr<std::vector<LinearLayer>> ReadModelConfig(const std::string& path, int tp) {
+absl::StatusOr<std::vector<LinearLayer>> ReadModelConfig(const std::string& path, int tp, bool fuse_gate_up) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) {
@@ -357,7 +387,7 @@ absl::StatusOr<std::vector<LinearLayer>> ReadModelConfig(const std::string& path
     return absl::InvalidArgumentError(
         absl::StrCat("the model file ", path, " is larger than 16 MiB: a config.json is needed"));
   }
-  absl::StatusOr<std::vector<LinearLayer>> layers = ParseModelConfig(text, tp);
+  absl::StatusOr<std::vector<LinearLayer>> layers = ParseModelConfig(text, tp, fuse_gate_up);
   if (layers.ok()) return layers;
   return absl::Status(layers.status().code(),
                       absl::StrCat("model file ", path, ": ", layers.status().message()));
@@ -368,7 +398,7 @@ std::vector<LayerGroup> GroupLayers(const std::vector<LinearLayer>& layers) {
   for (const LinearLayer& layer : layers) {
     const auto same = std::find_if(groups.begin(), groups.end(), [&](const LayerGroup& group) {
       const LinearLayer& first = group.layers.front();
-      return first.n == layer.n && first.k == layer.k && first.bias == layer.bias;
+      return first.n == layer.n && first.k == layer.k && first.bias == layer.bias && first.gate == layer.gate;
     });
     if (same == groups.end()) {
       groups.push_back({{layer}});

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "kernels/problem.h"
 
 namespace qgemm {
 
@@ -18,13 +19,15 @@ struct LinearLayer {
   int64_t count = 0;  // in the whole model
   bool bias = false;
   bool fused = false;  // stands for several layers whose weights are stacked along N
+  // Not kNone: rows of gate and up alternate, and the GEMM's epilogue makes gate(gate's row) * up's row.
+  Activation gate = Activation::kNone;
 
   friend bool operator==(const LinearLayer&, const LinearLayer&) = default;
 };
 
 // Layers that are one and the same problem.
 struct LayerGroup {
-  std::vector<LinearLayer> layers;  // never empty; equal n, k and bias
+  std::vector<LinearLayer> layers;  // never empty; equal n, k, bias and gate
 
   std::string Names() const;     // "k_proj,v_proj"
   std::string Variants() const;  // "separate", "fused" or "both"
@@ -48,15 +51,20 @@ inline constexpr int kMaxTensorParallel = 1024;
 // heads are repeated where there are fewer than devices; the vocabulary is padded to a multiple of 64), o and
 // down along K; those are summed over devices, and lose their bias here, which is added after the sum.
 //
+// `fuse_gate_up`: gate_up_proj is one gated GEMM with the model's activation; a model whose activation no
+// kernel has is refused then.
+//
 // Known model types: llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3, gemma3_text; with experts mixtral,
 // olmoe, qwen2_moe, qwen3_moe. InvalidArgument names the field, its value and what is allowed.
 [[nodiscard]] absl::StatusOr<std::vector<LinearLayer>> ParseModelConfig(absl::string_view json_text,
-                                                                        int tp = 1);
+                                                                        int tp = 1,
+                                                                        bool fuse_gate_up = false);
 
 // The same from a file; messages start with its path. NotFound, PermissionDenied: it cannot be opened.
-[[nodiscard]] absl::StatusOr<std::vector<LinearLayer>> ReadModelConfig(const std::string& path, int tp = 1);
+[[nodiscard]] absl::StatusOr<std::vector<LinearLayer>> ReadModelConfig(const std::string& path, int tp = 1,
+                                                                       bool fuse_gate_up = false);
 
-// Layers of equal n, k and bias together, in the order of their first layer.
+// Layers of equal n, k, bias and gate together, in the order of their first layer.
 std::vector<LayerGroup> GroupLayers(const std::vector<LinearLayer>& layers);
 
 }  // namespace qgemm

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
+#include "kernels/family/family.h"
 #include "kernels/launch_spec.h"
 #include "server/launch_spec_proto.h"
 #include "server/proto_convert.h"
@@ -153,7 +154,11 @@ std::vector<v1::Rejection> CountRejections(absl::Span<const CandidateState> cand
 std::string NoCandidateSentence(const PickJob& job, absl::Span<const v1::Rejection> rejections) {
   const std::string what =
       absl::StrCat(ProblemName(job.problem), " at bucket ", job.m_bucket, " on ", job.target.name);
-  if (job.candidates.empty()) return absl::StrCat("no candidate is legal for ", what);
+  if (job.candidates.empty()) {
+    const absl::Status served = SupportsSignature(job.problem.signature);
+    return absl::StrCat("no candidate is legal for ", what,
+                        served.ok() ? std::string() : absl::StrCat(": ", std::string(served.message())));
+  }
   return absl::StrCat("no candidate of ", job.candidates.size(), " can be used for ", what, ": ",
                       absl::StrJoin(rejections, "; ", [](std::string* out, const v1::Rejection& rejection) {
                         absl::StrAppend(out, rejection.candidates(), " ", rejection.reason(), " (",

@@ -31,33 +31,49 @@ bool ParseInteger(absl::string_view text, int64_t& value) {
 }
 
 absl::StatusOr<int> ParseBits(absl::string_view format) {
-  absl::string_view digits = format;
-  int bits = 0;
-  if (!absl::ConsumePrefix(&digits, "int") || !absl::SimpleAtoi(digits, &bits)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("format \"", format, "\" is not allowed: use int4, int5, int6 or int8"));
+  for (const int bits : {4, 5, 6, 8}) {
+    if (format == absl::StrCat("int", bits)) return bits;
   }
-  return bits;
+  return absl::InvalidArgumentError(
+      absl::StrCat("format \"", format, "\" is not allowed: use int4, int5, int6 or int8"));
 }
 
+// The command line's -1 is the API's 0.
 absl::StatusOr<int> ParseGroupSize(absl::string_view text) {
-  int group_size = 0;
-  if (!absl::SimpleAtoi(text, &group_size)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "group_size \"", text, "\" is not a number: use 16, 32, 64, 128, 256 or 0 (channel-wise)"));
+  if (text == "-1") return 0;
+  for (const int group_size : {16, 32, 64, 128, 256}) {
+    if (text == absl::StrCat(group_size)) return group_size;
   }
-  return group_size;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "group_size \"", text, "\" is not allowed: use 16, 32, 64, 128, 256 or -1 (channel-wise)"));
+}
+
+absl::StatusOr<int> ParseScaleLevels(absl::string_view text) {
+  if (text == "1") return 1;
+  if (text == "2") return 2;
+  return absl::InvalidArgumentError(absl::StrCat("scale_levels \"", text, "\" is not allowed: use 1 or 2"));
 }
 
 absl::StatusOr<KernelSignature> ParseSignature(const ProblemArguments& arguments) {
   KernelSignature signature;
-  QGEMM_ASSIGN_OR_RETURN(signature.format.bits, ParseBits(arguments.format));
-  QGEMM_ASSIGN_OR_RETURN(signature.format.group_size, ParseGroupSize(arguments.group_size));
+  WeightFormat& format = signature.format;
+  QGEMM_ASSIGN_OR_RETURN(format.bits, ParseBits(arguments.format));
+  QGEMM_ASSIGN_OR_RETURN(format.group_size, ParseGroupSize(arguments.group_size));
+  QGEMM_ASSIGN_OR_RETURN(format.scale_levels, ParseScaleLevels(arguments.scale_levels));
   QGEMM_ASSIGN_OR_RETURN(signature.act, ParseScalarType("act", arguments.act));
-  QGEMM_ASSIGN_OR_RETURN(signature.format.zero_point, ParseZeroPoint("zero", arguments.zero));
   signature.out = signature.act;
-  signature.format.scale_type = signature.act;
+  if (!arguments.out.empty()) {
+    QGEMM_ASSIGN_OR_RETURN(signature.out, ParseScalarType("out", arguments.out));
+  }
+  QGEMM_ASSIGN_OR_RETURN(format.zero_point, ParseZeroPoint("zero", arguments.zero));
+  format.scale_type = format.two_level() ? ScalarType::kFp16 : signature.act;
+  if (!arguments.scale.empty()) {
+    QGEMM_ASSIGN_OR_RETURN(format.scale_type, ParseScalarType("scale", arguments.scale));
+  }
+  QGEMM_ASSIGN_OR_RETURN(signature.epilogue.activation, ParseActivation("activation", arguments.activation));
   signature.epilogue.bias = arguments.bias;
+  signature.epilogue.gated = arguments.gated;
+  signature.epilogue.residual = arguments.residual;
   QGEMM_RETURN_IF_ERROR(ValidateSignature(signature));
   return signature;
 }
@@ -118,9 +134,9 @@ absl::StatusOr<int> ParseTensorParallel(absl::string_view text) {
   return static_cast<int>(tp);
 }
 
-absl::Status AddModel(const std::string& path, int tp, const KernelSignature& signature,
+absl::Status AddModel(const std::string& path, int tp, bool fuse_gate_up, const KernelSignature& signature,
                       std::vector<RequestedProblem>& problems) {
-  absl::StatusOr<std::vector<LinearLayer>> layers = ReadModelConfig(path, tp);
+  absl::StatusOr<std::vector<LinearLayer>> layers = ReadModelConfig(path, tp, fuse_gate_up);
   // Whatever is wrong with the file, it is the command line that must change.
   if (!layers.ok()) return absl::InvalidArgumentError(layers.status().message());
   for (LinearLayer& layer : *layers) layer.bias |= signature.epilogue.bias;
@@ -130,7 +146,12 @@ absl::Status AddModel(const std::string& path, int tp, const KernelSignature& si
                                .layers = group.Names(),
                                .variant = group.Variants(),
                                .count = group.Count()};
-    requested.problem.signature.epilogue.bias = layer.bias;
+    Epilogue& epilogue = requested.problem.signature.epilogue;
+    epilogue.bias = layer.bias;
+    if (layer.gate != Activation::kNone) {
+      epilogue.gated = true;
+      epilogue.activation = layer.gate;
+    }
     const absl::Status valid = ValidateProblem(requested.problem);
     if (!valid.ok()) {
       return absl::InvalidArgumentError(
@@ -144,17 +165,31 @@ absl::Status AddModel(const std::string& path, int tp, const KernelSignature& si
 }  // namespace
 
 void ProblemArguments::AddTo(CLI::App& command) {
-  command.add_option("--format", format, "Weight format")->type_name("int4")->capture_default_str();
-  command.add_option("--group-size", group_size, "Weights along K that share a scale")
-      ->type_name("32|64|128")
+  command.add_option("--format", format, "Bits of a weight")
+      ->type_name("int4|int5|int6|int8")
       ->capture_default_str();
-  command.add_option("--act", act, "Type of activations, scales and outputs")
-      ->type_name("bf16|fp16")
+  command.add_option("--group-size", group_size, "Weights along K that share a scale; -1: all of a row")
+      ->type_name("16|32|64|128|256|-1")
       ->capture_default_str();
-  command.add_option("--zero", zero, "Zero points of the weights")
-      ->type_name("none|int")
+  command.add_option("--act", act, "Type of activations")->type_name("bf16|fp16")->capture_default_str();
+  command.add_option("--out", out, "Type of outputs; else that of activations")->type_name("bf16|fp16|fp32");
+  command.add_option("--zero", zero, "Zero points of the weights: none, codes, or numbers added to them")
+      ->type_name("none|int|float")
+      ->capture_default_str();
+  command.add_option("--scale", scale, "Type of scales; else that of activations, fp16 with two levels")
+      ->type_name("bf16|fp16");
+  command
+      .add_option("--scale-levels", scale_levels,
+                  "2: a scale is an 8-bit code times an fp16 step per 256 weights")
+      ->type_name("1|2")
       ->capture_default_str();
   command.add_flag("--bias", bias, "Add a bias per column of Y (a model's own biases need no flag)");
+  command.add_option("--activation", activation, "Function applied to the outputs")
+      ->type_name("none|silu|gelu_tanh|relu")
+      ->capture_default_str();
+  command.add_flag("--gated", gated,
+                   "Rows of W alternate gate and up: Y = activation(gate) * up, with N / 2 columns");
+  command.add_flag("--residual", residual, "Add a matrix of Y's shape last");
   command.add_option("--shape", shapes, "Rows x columns of the weight; may be given several times")
       ->type_name("NxK,...")
       ->delimiter(',')
@@ -164,6 +199,8 @@ void ProblemArguments::AddTo(CLI::App& command) {
   command.add_option("--tp", tp, "Devices that share the model's layers: one device's part is read")
       ->type_name("N")
       ->capture_default_str();
+  command.add_flag("--fuse-gate-up", fuse_gate_up,
+                   "The model's gate_up_proj is one gated GEMM with the model's activation");
   command.add_option("--m", m, "Rows of X; each stands for its bucket")
       ->type_name("M,...")
       ->delimiter(',')
@@ -189,8 +226,13 @@ absl::StatusOr<RequestedProblems> ResolveProblems(const ProblemArguments& argume
     QGEMM_ASSIGN_OR_RETURN(const Problem problem, ParseShape(shape, signature));
     AddProblem({.problem = problem}, requested.problems);
   }
+  if (arguments.fuse_gate_up && arguments.model_path.empty()) {
+    return absl::InvalidArgumentError(
+        "--fuse-gate-up is for --model, whose activation it takes: a shape needs --gated and --activation");
+  }
   if (!arguments.model_path.empty()) {
-    QGEMM_RETURN_IF_ERROR(AddModel(arguments.model_path, tp, signature, requested.problems));
+    QGEMM_RETURN_IF_ERROR(
+        AddModel(arguments.model_path, tp, arguments.fuse_gate_up, signature, requested.problems));
   }
   QGEMM_ASSIGN_OR_RETURN(requested.m, ParseRows(arguments.m));
   if (requested.problems.size() > kMaxProblems) {

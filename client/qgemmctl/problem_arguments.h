@@ -20,8 +20,15 @@ struct ProblemArguments {
   std::string format = "int4";
   std::string group_size = "128";
   std::string act = "bf16";
+  std::string out;  // empty: the activation type
   std::string zero = "none";
+  std::string scale;  // empty: the activation type, fp16 with two levels
+  std::string scale_levels = "1";
   bool bias = false;
+  std::string activation = "none";
+  bool gated = false;
+  bool residual = false;
+  bool fuse_gate_up = false;        // a model's gate_up_proj is one gated GEMM with the model's activation
   std::vector<std::string> shapes;  // NxK
   std::string model_path;
   std::string tp = "1";  // devices that share the model's layers

@@ -1,9 +1,11 @@
 #include "client/qgemmctl/result.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "client/problem_proto.h"
 #include "client/qgemmctl/table.h"
 #include "kernels/bucket.h"
@@ -22,6 +24,20 @@ double ToNanosecond(double us) { return std::round(us * 1e3) / 1e3; }
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kShownDigestDigits = 12;
+
+// "bias+silu+gated", in the order in which they are applied; "none".
+std::string EpilogueWord(const v1::Epilogue& epilogue) {
+  std::vector<absl::string_view> words;
+  const bool activates =
+      epilogue.activation() != v1::ACTIVATION_UNSPECIFIED && epilogue.activation() != v1::ACTIVATION_NONE;
+  if (epilogue.bias()) words.push_back("bias");
+  if (activates) words.push_back(ActivationWord(epilogue.activation()));
+  if (epilogue.gated()) words.push_back("gated");
+  if (epilogue.residual()) words.push_back("residual");
+  return words.empty() ? "none" : absl::StrJoin(words, "+");
+}
+
+int ScaleLevels(const v1::WeightFormat& format) { return std::max(1, format.scale_levels()); }
 
 std::string FormatWord(const v1::WeightFormat& format) { return absl::StrCat("int", format.bits()); }
 
@@ -75,7 +91,8 @@ Json ResultToJson(const Result& result) {
   json["out"] = Text(ScalarTypeWord(problem.out()));
   json["zero"] = Text(ZeroPointWord(problem.format().zero_point()));
   json["scale"] = Text(ScalarTypeWord(problem.format().scale_type()));
-  json["epilogue"] = problem.epilogue().bias() ? "bias" : "none";
+  json["scale_levels"] = ScaleLevels(problem.format());
+  json["epilogue"] = EpilogueWord(problem.epilogue());
   json["target"] = of_pick([](const v1::Pick& pick) { return pick.target(); });
   json["source"] = of_pick([](const v1::Pick& pick) { return Text(PickSourceWord(pick.source())); });
   json["cached"] = result.cached;
@@ -154,10 +171,24 @@ std::string ResultsTable(const std::vector<Result>& results) {
 }
 
 std::string SignatureWord(const v1::Problem& problem) {
-  return absl::StrCat(FormatWord(problem.format()), "-g", problem.format().group_size(), " ",
-                      ScalarTypeWord(problem.act()),
-                      problem.format().zero_point() == v1::ZERO_POINT_INTEGER ? " zint" : "",
-                      problem.epilogue().bias() ? " bias" : "");
+  const v1::WeightFormat& format = problem.format();
+  std::string word = absl::StrCat(
+      FormatWord(format), "-", format.group_size() == 0 ? "channel" : absl::StrCat("g", format.group_size()),
+      " ", ScalarTypeWord(problem.act()));
+  // What is as it mostly is goes without saying.
+  if (problem.out() != v1::SCALAR_TYPE_UNSPECIFIED && problem.out() != problem.act()) {
+    absl::StrAppend(&word, " out ", ScalarTypeWord(problem.out()));
+  }
+  if (ScaleLevels(format) == 2) {
+    absl::StrAppend(&word, " scale ", ScalarTypeWord(format.scale_type()), "x2");
+  } else if (format.scale_type() != v1::SCALAR_TYPE_UNSPECIFIED && format.scale_type() != problem.act()) {
+    absl::StrAppend(&word, " scale ", ScalarTypeWord(format.scale_type()));
+  }
+  if (format.zero_point() == v1::ZERO_POINT_INTEGER || format.zero_point() == v1::ZERO_POINT_FLOAT) {
+    absl::StrAppend(&word, " z", ZeroPointWord(format.zero_point()));
+  }
+  const std::string epilogue = EpilogueWord(problem.epilogue());
+  return epilogue == "none" ? word : absl::StrCat(word, " ", epilogue);
 }
 
 std::string ResultName(const Result& result) {

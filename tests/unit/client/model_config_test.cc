@@ -134,6 +134,46 @@ TEST(ModelConfig, ReadsTheTextConfigOfAMultimodalModel) {
   EXPECT_EQ(layers[9], "lm_head 262208x2560 x1");
 }
 
+// The activation of the fused layer, or why there is none.
+std::string GateOf(const std::string& config) {
+  const auto layers = ParseModelConfig(config, /*tp=*/1, /*fuse_gate_up=*/true);
+  if (!layers.ok()) return std::string(layers.status().message());
+  std::string gates;
+  for (const LinearLayer& layer : *layers) {
+    if (layer.gate != Activation::kNone) {
+      absl::StrAppend(&gates, layer.name, " ", layer.n, " ", ActivationName(layer.gate));
+    }
+  }
+  return gates;
+}
+
+TEST(ModelConfig, GateAndUpAreFusedWithTheModelsActivation) {
+  EXPECT_EQ(GateOf(SmallConfig("llama")), "gate_up_proj 1024 silu");
+  EXPECT_EQ(GateOf(SmallConfig("llama", R"("hidden_act": "relu")")), "gate_up_proj 1024 relu");
+  EXPECT_EQ(GateOf(SmallConfig("qwen2", R"("hidden_act": "silu")")), "gate_up_proj 1024 silu");
+  EXPECT_EQ(GateOf(SmallConfig("gemma2")), "gate_up_proj 1024 gelu_tanh");
+  // Gemma's files have the historic hidden_act beside hidden_activation, which alone counts.
+  EXPECT_EQ(GateOf(SmallConfig("gemma", R"("hidden_act": "gelu", "hidden_activation": null)")),
+            "gate_up_proj 1024 gelu_tanh");
+  EXPECT_EQ(GateOf(SmallConfig("llama", R"("hidden_act": "gelu")")),
+            "hidden_act is \"gelu\": gate and up can be fused with silu, gelu_pytorch_tanh or relu");
+  EXPECT_EQ(GateOf(SmallConfig("gemma3", R"("hidden_activation": 7)")),
+            "hidden_activation is 7: gate and up can be fused with silu, gelu_pytorch_tanh or relu");
+  EXPECT_EQ(GateOf(SmallConfig("gemma3_text", R"("head_dim": 64, "num_attention_heads": 4)")),
+            "gate_up_proj 1024 gelu_tanh");
+  // Experts have gates, too.
+  EXPECT_EQ(GateOf(SmallConfig("mixtral", R"("num_local_experts": 8)")), "expert_gate_up_proj 1024 silu");
+  // Nobody asked.
+  EXPECT_TRUE(ParseModelConfig(SmallConfig("llama", R"("hidden_act": "gelu")")).ok());
+}
+
+TEST(ModelConfig, AGatedLayerIsAProblemOfItsOwn) {
+  const std::vector<LayerGroup> groups =
+      GroupLayers({{"a", 64, 64, 2, false, true}, {"b", 64, 64, 3, false, true, Activation::kSilu}});
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[1].Names(), "b");
+}
+
 TEST(ModelConfig, NamesTheKnownModelTypes) {
   const auto known =
       AllOf(HasSubstr("llama"), HasSubstr("mistral"), HasSubstr("qwen2"), HasSubstr("gemma3_text"));

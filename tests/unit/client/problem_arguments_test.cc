@@ -104,25 +104,85 @@ TEST(ProblemArguments, ABadNumberOfRowsIsOneSentence) {
   EXPECT_THAT(ErrorOf(Arguments({"64x128"}, {})), HasSubstr("--m is missing"));
 }
 
+TEST(ProblemArguments, EveryFormatTypeAndEpilogueHasAnOption) {
+  const auto name_with = [](ProblemArguments arguments) {
+    arguments.shapes = {"64x256"};
+    arguments.m = {"1"};
+    const auto requested = ResolveProblems(arguments);
+    return requested.ok() ? ProblemName(requested->problems[0].problem)
+                          : std::string(requested.status().message());
+  };
+  EXPECT_EQ(name_with({.format = "int5", .group_size = "256"}), "64x256 int5-g256-bf16 act bf16 out bf16");
+  EXPECT_EQ(name_with({.format = "int6", .group_size = "16", .out = "fp32"}),
+            "64x256 int6-g16-bf16 act bf16 out fp32");
+  EXPECT_EQ(name_with({.format = "int8", .group_size = "-1", .scale = "fp16"}),
+            "64x256 int8-channel-fp16 act bf16 out bf16");
+  EXPECT_EQ(name_with({.act = "fp16", .out = "fp16", .zero = "float"}),
+            "64x256 int4-g128-fp16-zfloat act fp16 out fp16");
+  EXPECT_EQ(name_with({.group_size = "32", .zero = "float", .scale_levels = "2"}),
+            "64x256 int4-g32-fp16x2-zfloat act bf16 out bf16");
+  EXPECT_EQ(name_with({.bias = true, .activation = "gelu_tanh", .gated = true, .residual = true}),
+            "64x256 int4-g128-bf16 act bf16 out bf16 bias gelu_tanh gated residual");
+  EXPECT_EQ(name_with({.activation = "relu"}), "64x256 int4-g128-bf16 act bf16 out bf16 relu");
+}
+
 TEST(ProblemArguments, ABadFormatIsOneSentence) {
-  ProblemArguments arguments = Arguments({"64x128"}, {"1"});
-  arguments.format = "q4_0";
-  EXPECT_THAT(ErrorOf(arguments), HasSubstr("format \"q4_0\" is not allowed: use int4, int5, int6 or int8"));
-  arguments.format = "int7";
-  EXPECT_THAT(ErrorOf(arguments), HasSubstr("bits 7 is not allowed: use 4, 5, 6 or 8"));
-  arguments.format = "int4";
-  for (const char* group_size : {"-1", "8", "512"}) {
-    arguments.group_size = group_size;
-    EXPECT_THAT(ErrorOf(arguments), HasSubstr(absl::StrCat("group_size ", group_size, " is not allowed")));
+  const auto error_with = [](ProblemArguments arguments) {
+    arguments.shapes = {"63x256"};
+    arguments.m = {"1"};
+    return ErrorOf(arguments);
+  };
+  for (const char* format : {"q4_0", "int7", "int", "4", "int4 ", "int04"}) {
+    ProblemArguments arguments = Arguments({"64x128"}, {"1"});
+    arguments.format = format;
+    EXPECT_EQ(ErrorOf(arguments),
+              absl::StrCat("format \"", format, "\" is not allowed: use int4, int5, int6 or int8"));
   }
-  arguments.group_size = "many";
-  EXPECT_THAT(ErrorOf(arguments), HasSubstr("group_size \"many\""));
-  arguments.group_size = "128";
-  arguments.act = "fp8";
-  EXPECT_THAT(ErrorOf(arguments), HasSubstr("act \"fp8\" is not allowed: use bf16, fp16 or"));
-  arguments.act = "bf16";
-  arguments.zero = "asym";
-  EXPECT_THAT(ErrorOf(arguments), HasSubstr("zero \"asym\" is not allowed: use none, int or float"));
+  // The API's 0 is -1 here, so that a slip of the finger is no channel-wise format.
+  for (const char* group_size : {"0", "-2", "48", "512", "many", ""}) {
+    ProblemArguments arguments = Arguments({"64x128"}, {"1"});
+    arguments.group_size = group_size;
+    EXPECT_EQ(ErrorOf(arguments),
+              absl::StrCat("group_size \"", group_size,
+                           "\" is not allowed: use 16, 32, 64, 128, 256 or -1 (channel-wise)"));
+  }
+  EXPECT_EQ(error_with({.act = "fp8"}), "act \"fp8\" is not allowed: use bf16, fp16 or (output only) fp32");
+  EXPECT_EQ(error_with({.act = "fp32"}), "act fp32 is not allowed: use bf16 or fp16");
+  EXPECT_EQ(error_with({.out = "fp16"}), "out fp16 is not allowed: use the activation type, bf16, or fp32");
+  EXPECT_EQ(error_with({.zero = "half"}), "zero \"half\" is not allowed: use none, int or float");
+  EXPECT_EQ(error_with({.scale = "fp32"}), "scale_type fp32 is not allowed: use bf16 or fp16");
+  EXPECT_EQ(error_with({.scale_levels = "3"}), "scale_levels \"3\" is not allowed: use 1 or 2");
+  EXPECT_EQ(error_with({.scale = "bf16", .scale_levels = "2"}),
+            "scale_type bf16 is not allowed with scale_levels 2: use fp16");
+  EXPECT_EQ(error_with({.group_size = "-1", .scale_levels = "2"}),
+            "group_size 0 is not allowed with scale_levels 2: use 16, 32, 64 or 128");
+  EXPECT_EQ(error_with({.zero = "int", .scale_levels = "2"}),
+            "zero_point int is not allowed with scale_levels 2: use none or float");
+  EXPECT_EQ(error_with({.activation = "gelu"}),
+            "activation \"gelu\" is not allowed: use none, silu, gelu_tanh or relu");
+  EXPECT_EQ(error_with({.gated = true}),
+            "gated is not allowed with activation none: use silu, gelu_tanh or relu");
+  EXPECT_EQ(error_with({.activation = "silu", .gated = true}),
+            "shape 63x256: n 63 is odd: gated rows of W come in pairs of gate and up");
+  EXPECT_THAT(error_with({.fuse_gate_up = true}), HasSubstr("--fuse-gate-up is for --model"));
+}
+
+TEST(ProblemArguments, AModelsGateAndUpAreFusedOnRequest) {
+  ProblemArguments arguments = Arguments({}, {"1"});
+  arguments.model_path = absl::StrCat(QGEMM_SOURCE_DIR, "/deploy/models/gemma-3-27b-text-config.json");
+  const auto name_of = [&](absl::string_view layer) {
+    const auto requested = ResolveProblems(arguments);
+    EXPECT_TRUE(requested.ok()) << requested.status();
+    for (const RequestedProblem& problem : requested->problems) {
+      if (problem.layers == layer) return ProblemName(problem.problem);
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(name_of("gate_up_proj"), "43008x5376 int4-g128-bf16 act bf16 out bf16");
+  arguments.fuse_gate_up = true;
+  EXPECT_EQ(name_of("gate_up_proj"), "43008x5376 int4-g128-bf16 act bf16 out bf16 gelu_tanh gated");
+  EXPECT_EQ(name_of("gate_proj,up_proj"), "21504x5376 int4-g128-bf16 act bf16 out bf16");
+  EXPECT_EQ(name_of("down_proj"), "5376x21504 int4-g128-bf16 act bf16 out bf16");
 }
 
 TEST(ProblemArguments, ABadModelFileIsAUsageError) {

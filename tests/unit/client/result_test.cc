@@ -13,33 +13,12 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-constexpr const char* kKeys[] = {"layers",
-                                 "n",
-                                 "k",
-                                 "m_bucket",
-                                 "format",
-                                 "group_size",
-                                 "act",
-                                 "out",
-                                 "zero",
-                                 "scale",
-                                 "epilogue",
-                                 "target",
-                                 "source",
-                                 "cached",
-                                 "stale",
-                                 "config",
-                                 "split_k",
-                                 "reduction",
-                                 "time_us",
-                                 "predicted_us",
-                                 "spread_us",
-                                 "confidence",
-                                 "kernel_sha256",
-                                 "candidates",
-                                 "verified",
-                                 "timed",
-                                 "rejected"};
+constexpr const char* kKeys[] = {"layers",       "n",         "k",          "m_bucket",      "format",
+                                 "group_size",   "act",       "out",        "zero",          "scale",
+                                 "scale_levels", "epilogue",  "target",     "source",        "cached",
+                                 "stale",        "config",    "split_k",    "reduction",     "time_us",
+                                 "predicted_us", "spread_us", "confidence", "kernel_sha256", "candidates",
+                                 "verified",     "timed",     "rejected"};
 
 std::vector<std::string> KeysOf(const nlohmann::ordered_json& json) {
   std::vector<std::string> keys;
@@ -89,11 +68,51 @@ TEST(ResultJson, HoldsThePick) {
   EXPECT_EQ(ResultToJson(MeasuredResult()),
             nlohmann::ordered_json::parse(R"({"layers": "o_proj", "n": 5376, "k": 4096, "m_bucket": 16,
               "format": "int4", "group_size": 128, "act": "bf16", "out": "bf16", "zero": "none", "scale": "bf16",
-              "epilogue": "none", "target": "h200", "source": "MEASURED", "cached": false, "stale": false,
+              "scale_levels": 1, "epilogue": "none", "target": "h200", "source": "MEASURED", "cached": false, "stale": false,
               "config": "mma_t2_r2_w4x2_s4_b2_slice_post", "split_k": 4, "reduction": "workspace",
               "time_us": 9.313, "predicted_us": 8.5, "spread_us": 0.125, "confidence": "high",
               "kernel_sha256": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
               "candidates": 96, "verified": 90, "timed": 89, "rejected": 7})"));
+}
+
+// A result of a two-level format with everything in its epilogue.
+Result EverythingResult() {
+  Problem problem{.n = 64, .k = 256};
+  problem.signature.format = {6, 16, ScalarType::kFp16, ZeroPoint::kFloat, 2};
+  problem.signature.out = ScalarType::kFp32;
+  problem.signature.epilogue = {
+      .bias = true, .activation = Activation::kGeluTanh, .gated = true, .residual = true};
+  return ResultFor({.problem = problem}, 1);
+}
+
+TEST(ResultJson, HoldsFormatTypesAndEpilogue) {
+  const auto json = ResultToJson(EverythingResult());
+  EXPECT_EQ(json["format"], "int6");
+  EXPECT_EQ(json["group_size"], 16);
+  EXPECT_EQ(json["out"], "fp32");
+  EXPECT_EQ(json["zero"], "float");
+  EXPECT_EQ(json["scale"], "fp16");
+  EXPECT_EQ(json["scale_levels"], 2);
+  EXPECT_EQ(json["epilogue"], "bias+gelu_tanh+gated+residual");
+}
+
+TEST(ResultJson, AnOldDaemonsAnswerHasOneScaleLevelAndNoActivation) {
+  Result result = MeasuredResult();
+  result.problem.mutable_format()->clear_scale_levels();
+  result.problem.mutable_epilogue()->clear_activation();
+  const auto json = ResultToJson(result);
+  EXPECT_EQ(json["scale_levels"], 1);
+  EXPECT_EQ(json["epilogue"], "none");
+}
+
+TEST(ResultName, SaysWhatIsNotAsItMostlyIs) {
+  EXPECT_EQ(ResultName(EverythingResult()),
+            "64x256 int6-g16 bf16 out fp32 scale fp16x2 zfloat bias+gelu_tanh+gated+residual M <= 1");
+  Problem problem{.n = 64, .k = 256};
+  problem.signature.format = {8, 0, ScalarType::kFp16, ZeroPoint::kInteger};
+  EXPECT_EQ(ResultName(ResultFor({.problem = problem}, 8)),
+            "64x256 int8-channel bf16 scale fp16 zint M <= 8");
+  EXPECT_EQ(ResultName(MeasuredResult()), "5376x4096 int4-g128 bf16 M <= 16");
 }
 
 TEST(ResultJson, AModelPickHasNoTime) {
@@ -204,6 +223,19 @@ TEST(JsonOutput, LaunchSpecHasClusterAndTensorMaps) {
   EXPECT_EQ(json["arguments"], nlohmann::ordered_json::parse(R"([
     {"kind": "tensor_map", "role": "weights", "element": "u32", "columns": 8192, "rows": 336,
      "row_pitch_bytes": 32768, "box_columns": 256, "box_rows": 4, "swizzle_bytes": 128, "name": "weights"}])"));
+}
+
+TEST(JsonOutput, NamesTheRolesSymbolsAndElementsOfEveryFormat) {
+  v1::LaunchSpec spec;
+  spec.add_arguments()->mutable_pointer()->set_role(v1::KernelArgument::POINTER_ROLE_STEPS);
+  spec.add_arguments()->mutable_pointer()->set_role(v1::KernelArgument::POINTER_ROLE_RESIDUAL);
+  spec.add_arguments()->mutable_i64()->set_symbol(v1::KernelArgument::SYMBOL_LDR);
+  spec.add_arguments()->mutable_tensor_map()->set_element(v1::KernelArgument::TensorMap::ELEMENT_U64);
+  const auto json = LaunchSpecToJson(spec);
+  EXPECT_EQ(json["arguments"][0]["role"], "steps");
+  EXPECT_EQ(json["arguments"][1]["role"], "residual");
+  EXPECT_EQ(json["arguments"][2]["symbol"], "ldr");
+  EXPECT_EQ(json["arguments"][3]["element"], "u64");
 }
 
 TEST(JsonOutput, BytesThatAreNoTextDoNotFail) {

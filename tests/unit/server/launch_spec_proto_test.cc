@@ -88,6 +88,44 @@ TEST(LaunchSpecProto, KeepsClustersAndEveryFieldOfATensorMap) {
   EXPECT_EQ(weights.swizzle_bytes, 0);
 }
 
+TEST(LaunchSpecProto, KeepsEveryRoleSymbolAndElement) {
+  LaunchSpec spec = SomeSpec();
+  spec.arguments.clear();
+  for (const PointerRole role :
+       {PointerRole::kX, PointerRole::kWeights, PointerRole::kScales, PointerRole::kZeros, PointerRole::kBias,
+        PointerRole::kY, PointerRole::kWorkspace, PointerRole::kSteps, PointerRole::kResidual}) {
+    spec.arguments.push_back({"pointer", PointerArgument{role, true, false, 16}});
+  }
+  for (const Symbol symbol : {Symbol::kM, Symbol::kLdx, Symbol::kLdy, Symbol::kLdr}) {
+    spec.arguments.push_back({"integer", IntegerArgument{64, symbol}});
+  }
+  for (const TensorElement element :
+       {TensorElement::kBf16, TensorElement::kFp16, TensorElement::kU32, TensorElement::kU64}) {
+    spec.arguments.push_back(
+        {"map", TensorMapArgument{PointerRole::kWeights, element, 64, 4, 512, 64, 4, 0}});
+  }
+  const v1::LaunchSpec proto = LaunchSpecToProto(spec);
+  EXPECT_EQ(proto.arguments(7).pointer().role(), v1::KernelArgument::POINTER_ROLE_STEPS);
+  EXPECT_EQ(proto.arguments(8).pointer().role(), v1::KernelArgument::POINTER_ROLE_RESIDUAL);
+  EXPECT_EQ(proto.arguments(12).i64().symbol(), v1::KernelArgument::SYMBOL_LDR);
+  EXPECT_EQ(proto.arguments(16).tensor_map().element(), v1::KernelArgument::TensorMap::ELEMENT_U64);
+  const auto again = LaunchSpecFromProto(proto);
+  ASSERT_TRUE(again.ok()) << again.status();
+  ASSERT_EQ(again->arguments.size(), spec.arguments.size());
+  for (size_t i = 0; i < 9; ++i) {
+    EXPECT_EQ(std::get<PointerArgument>(again->arguments[i].kind).role,
+              std::get<PointerArgument>(spec.arguments[i].kind).role);
+  }
+  for (size_t i = 9; i < 13; ++i) {
+    EXPECT_EQ(std::get<IntegerArgument>(again->arguments[i].kind).value,
+              std::get<IntegerArgument>(spec.arguments[i].kind).value);
+  }
+  for (size_t i = 13; i < 17; ++i) {
+    EXPECT_EQ(std::get<TensorMapArgument>(again->arguments[i].kind).element,
+              std::get<TensorMapArgument>(spec.arguments[i].kind).element);
+  }
+}
+
 TEST(LaunchSpecProto, TakesAMissingClusterForNone) {
   v1::LaunchSpec proto = LaunchSpecToProto(SomeSpec());
   proto.clear_cluster_z();

@@ -8,6 +8,7 @@
 namespace qgemm {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 v1::Problem MinimalProblem() {
@@ -72,8 +73,50 @@ TEST(ProtoConvert, EveryFieldSurvivesARoundTrip) {
   }
 }
 
+TEST(ProtoConvert, EveryFormatTypeAndEpilogueSurvivesARoundTrip) {
+  int checked = 0;
+  for (const int bits : {4, 5, 6, 8}) {
+    for (const int group_size : {0, 16, 32, 64, 128, 256}) {
+      for (const ZeroPoint zero : {ZeroPoint::kNone, ZeroPoint::kInteger, ZeroPoint::kFloat}) {
+        for (const int levels : {1, 2}) {
+          for (const Activation activation :
+               {Activation::kNone, Activation::kSilu, Activation::kGeluTanh, Activation::kRelu}) {
+            for (const ScalarType out : {ScalarType::kBf16, ScalarType::kFp32}) {
+              Problem problem{.n = 64, .k = 512};
+              problem.signature.format = {bits, group_size, ScalarType::kFp16, zero, levels};
+              problem.signature.out = out;
+              problem.signature.epilogue = {.bias = bits == 4,
+                                            .activation = activation,
+                                            .gated = activation != Activation::kNone && bits > 4,
+                                            .residual = bits == 8};
+              if (!ValidateProblem(problem).ok()) continue;
+              const auto again = ProblemFromProto(ProblemToProto(problem));
+              ASSERT_TRUE(again.ok()) << ProblemName(problem) << ": " << again.status();
+              EXPECT_EQ(*again, problem) << ProblemName(problem);
+              ++checked;
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(checked, 4 * (6 * 3 + 4 * 2) * 4 * 2);
+}
+
+TEST(ProtoConvert, TwoLevelScalesAreFp16UnlessSaidOtherwise) {
+  v1::Problem proto = MinimalProblem();
+  proto.mutable_format()->set_scale_levels(2);
+  const auto problem = ProblemFromProto(proto);
+  ASSERT_TRUE(problem.ok()) << problem.status();
+  EXPECT_EQ(problem->signature.format.scale_type, ScalarType::kFp16);
+  proto.mutable_format()->set_scale_type(v1::SCALAR_TYPE_BF16);
+  EXPECT_THAT(ErrorOf(proto), HasSubstr("scale_type bf16 is not allowed with scale_levels 2: use fp16"));
+}
+
 TEST(ProtoConvert, UnspecifiedAndExplicitDefaultsAreTheSameProblem) {
   v1::Problem full = MinimalProblem();
+  full.mutable_format()->set_scale_levels(1);
+  full.mutable_epilogue()->set_activation(v1::ACTIVATION_NONE);
   full.set_out(v1::SCALAR_TYPE_BF16);
   full.mutable_format()->set_scale_type(v1::SCALAR_TYPE_BF16);
   full.mutable_format()->set_zero_point(v1::ZERO_POINT_NONE);
@@ -98,6 +141,9 @@ TEST(ProtoConvert, RefusesUnknownEnumerators) {
   proto = MinimalProblem();
   proto.mutable_epilogue()->set_activation(static_cast<v1::Activation>(76));
   EXPECT_THAT(ErrorOf(proto), HasSubstr("76"));
+  proto = MinimalProblem();
+  proto.mutable_epilogue()->set_activation(static_cast<v1::Activation>(76));
+  EXPECT_THAT(ErrorOf(proto), AllOf(HasSubstr("76"), HasSubstr("SILU")));
   EXPECT_FALSE(CanonicalEffort(static_cast<v1::Effort>(79)).ok());
 }
 
