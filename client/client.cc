@@ -12,6 +12,7 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "client/server_address.h"
+#include "qgemm/v1/bench.grpc.pb.h"
 #include "qgemm/v1/cache.grpc.pb.h"
 #include "qgemm/v1/device.grpc.pb.h"
 #include "qgemm/v1/tuner.grpc.pb.h"
@@ -35,7 +36,8 @@ class GrpcClient final : public Client {
         channel_(std::move(channel)),
         tuner_(v1::Tuner::NewStub(channel_)),
         cache_(v1::Cache::NewStub(channel_)),
-        device_(v1::Device::NewStub(channel_)) {}
+        device_(v1::Device::NewStub(channel_)),
+        bench_(v1::Bench::NewStub(channel_)) {}
 
   const std::string& address() const override { return options_.server; }
 
@@ -48,6 +50,9 @@ class GrpcClient final : public Client {
   absl::Status CacheList(v1::CacheListRequest::What what,
                          absl::FunctionRef<void(const v1::CacheEntry&)> visit) override;
   absl::StatusOr<v1::DescribeResponse> Describe() override;
+  absl::StatusOr<v1::CompareSourceSummary> CompareSource(
+      const v1::CompareSourceRequest& request,
+      absl::FunctionRef<void(const v1::CompareSourceEvent&)> on_event) override;
   void Cancel() override;
 
  private:
@@ -90,6 +95,7 @@ class GrpcClient final : public Client {
   const std::unique_ptr<v1::Tuner::Stub> tuner_;
   const std::unique_ptr<v1::Cache::Stub> cache_;
   const std::unique_ptr<v1::Device::Stub> device_;
+  const std::unique_ptr<v1::Bench::Stub> bench_;
 
   Mutex mu_;
   bool cancelled_ QGEMM_GUARDED_BY(mu_) = false;
@@ -255,6 +261,26 @@ absl::StatusOr<v1::DescribeResponse> GrpcClient::Describe() {
   v1::DescribeResponse response;
   QGEMM_RETURN_IF_ERROR(FromGrpc(device_->Describe(call.context(), v1::DescribeRequest(), &response)));
   return response;
+}
+
+absl::StatusOr<v1::CompareSourceSummary> GrpcClient::CompareSource(
+    const v1::CompareSourceRequest& request,
+    absl::FunctionRef<void(const v1::CompareSourceEvent&)> on_event) {
+  Call call(*this, options_.tune_timeout);
+  QGEMM_RETURN_IF_ERROR(call.Start());
+  const auto reader = bench_->CompareSource(call.context(), request);
+  bool has_summary = false;
+  v1::CompareSourceSummary summary;
+  for (v1::CompareSourceEvent event; reader->Read(&event);) {
+    if (event.has_summary()) {
+      has_summary = true;
+      summary = event.summary();
+    }
+    on_event(event);
+  }
+  QGEMM_RETURN_IF_ERROR(FromGrpc(reader->Finish()));
+  if (!has_summary) return absl::InternalError("the daemon ended the comparison without a summary");
+  return summary;
 }
 
 void GrpcClient::Cancel() {

@@ -68,10 +68,15 @@ absl::StatusOr<FileLock> ClaimSocket(const std::string& path, const std::string&
 
 Daemon::Daemon(CacheStore& store, Compiler& compiler, Gpu* gpu, Clock& clock, TargetResolver targets,
                const DaemonOptions& options)
-    : tuner_(store, compiler, gpu, clock, std::move(targets), options.tuner),
+    : gpu_sharer_(gpu != nullptr ? std::make_unique<GpuSharer>(*gpu) : nullptr),
+      tuner_gpu_(gpu != nullptr ? gpu_sharer_->NewUser() : nullptr),
+      bench_gpu_(gpu != nullptr ? gpu_sharer_->NewUser() : nullptr),
+      source_bench_(store, compiler, bench_gpu_.get(), clock, targets),
+      tuner_(store, compiler, tuner_gpu_.get(), clock, std::move(targets), options.tuner),
       tuner_service_(tuner_, store),
       cache_service_(tuner_, store, options.data_dir),
-      device_service_(tuner_, compiler, options.version) {}
+      device_service_(tuner_, compiler, options.version),
+      bench_service_(source_bench_) {}
 
 Daemon::~Daemon() = default;
 
@@ -105,6 +110,7 @@ absl::Status Daemon::Listen(const DaemonOptions& options) {
   builder.RegisterService(&tuner_service_);
   builder.RegisterService(&cache_service_);
   builder.RegisterService(&device_service_);
+  builder.RegisterService(&bench_service_);
   server_ = builder.BuildAndStart();
   for (size_t i = 0; i < options.listen.size(); ++i) {
     ListenAddress address = options.listen[i];
@@ -131,6 +137,7 @@ absl::Status Daemon::UpdateHealth() {
   health.SetServingStatus("qgemm.v1.Tuner", toolchain.ok());
   health.SetServingStatus("qgemm.v1.Cache", true);
   health.SetServingStatus("qgemm.v1.Device", true);
+  health.SetServingStatus("qgemm.v1.Bench", toolchain.ok());
   return toolchain;
 }
 
@@ -138,6 +145,7 @@ void Daemon::Stop(std::chrono::milliseconds grace) {
   if (grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService()) health->Shutdown();
   server_->Shutdown(std::chrono::system_clock::now() + grace);
   tuner_.Stop();
+  source_bench_.Stop();
   server_->Wait();
 }
 

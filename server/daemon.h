@@ -11,11 +11,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cache/cache_store.h"
+#include "server/bench_service.h"
 #include "server/compiler.h"
 #include "server/file_lock.h"
 #include "server/gpu.h"
+#include "server/gpu_sharer.h"
 #include "server/listen_address.h"
 #include "server/service.h"
+#include "server/source_bench.h"
 #include "server/tuner.h"
 
 namespace qgemm {
@@ -58,10 +61,16 @@ class Daemon {
 
   absl::Status Listen(const DaemonOptions& options);
 
+  // The tuner and the source bench share the GPU; all three are null without one.
+  std::unique_ptr<GpuSharer> gpu_sharer_;
+  std::unique_ptr<Gpu> tuner_gpu_;
+  std::unique_ptr<Gpu> bench_gpu_;
+  SourceBench source_bench_;
   Tuner tuner_;
   TunerService tuner_service_;
   CacheService cache_service_;
   DeviceService device_service_;
+  BenchService bench_service_;
   std::vector<FileLock> socket_locks_;
   std::vector<std::string> addresses_;
   std::unique_ptr<grpc::Server> server_;

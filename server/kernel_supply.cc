@@ -11,6 +11,11 @@
 #include "spdlog/spdlog.h"
 
 namespace qgemm {
+namespace {
+
+constexpr size_t kShownDigestDigits = 8;
+
+}  // namespace
 
 Kernel::~Kernel() {
   supply_.Forget(key_);
@@ -27,17 +32,19 @@ KernelSupply::KernelSupply(CacheStore& store, Compiler& compiler, Clock& clock,
     : store_(store), compiler_(compiler), clock_(clock), on_change_(std::move(on_change)) {}
 
 std::string KernelSupply::CurrentKey(const KernelConfig& config, const KernelSignature& signature,
-                                     absl::string_view arch, absl::string_view toolchain) {
+                                     absl::string_view arch, absl::string_view toolchain,
+                                     const SourceOverrides& overrides) {
   const std::string config_name = ConfigName(config);
   const std::string signature_name = SignatureName(signature);
   const std::string made_from = absl::StrCat(config_name, "\n", signature_name, "\n", arch, "\n", toolchain);
-  {
+  // A developer's sources come once each: they are not worth remembering.
+  if (overrides.empty()) {
     MutexLock lock(mu_);
     const auto found = keys_.find(made_from);
     if (found != keys_.end()) return found->second;
   }
   KernelKeyInput input;
-  input.source_digest = DeviceSourceDigest(config.family);
+  input.source_digest = DeviceSourceDigest(config.family, overrides);
   input.config = config_name;
   input.signature = signature_name;
   input.layout_id = std::string(kLayoutId);
@@ -46,6 +53,7 @@ std::string KernelSupply::CurrentKey(const KernelConfig& config, const KernelSig
   input.options = RenderKernelSource(config, signature).options;
   input.toolchain = std::string(toolchain);
   std::string key = KernelKey(input);
+  if (!overrides.empty()) return key;
   MutexLock lock(mu_);
   keys_.emplace(made_from, key);
   return key;
@@ -53,15 +61,21 @@ std::string KernelSupply::CurrentKey(const KernelConfig& config, const KernelSig
 
 KernelSupply::Requested KernelSupply::Request(const KernelConfig& config, const KernelSignature& signature,
                                               absl::string_view arch, absl::string_view toolchain,
-                                              int priority) {
+                                              int priority, const SourceOverrides& overrides) {
   Wanted wanted;
-  wanted.key = CurrentKey(config, signature, arch, toolchain);
+  wanted.key = CurrentKey(config, signature, arch, toolchain, overrides);
   wanted.config = ConfigName(config);
+  if (!overrides.empty()) {
+    const std::string digest = DeviceSourceDigest(config.family, overrides);
+    if (digest != DeviceSourceDigest(config.family)) {
+      absl::StrAppend(&wanted.config, "+", digest.substr(0, kShownDigestDigits));
+    }
+  }
   wanted.arch = std::string(arch);
   wanted.toolchain = std::string(toolchain);
   wanted.layout_id = std::string(kLayoutId);
   return RequestByKey(
-      wanted, [&] { return RenderKernelSource(config, signature); }, priority);
+      wanted, [&] { return RenderKernelSource(config, signature, overrides); }, priority);
 }
 
 KernelSupply::Requested KernelSupply::RequestSupport(absl::string_view arch, absl::string_view toolchain,

@@ -90,15 +90,17 @@ class KernelSupply {
     std::shared_ptr<Kernel> kernel;
     bool created = false;  // nobody else was asking for it
   };
-  // Reads the store on the caller's thread; compiles in the background. `priority`: higher first.
+  // Reads the store on the caller's thread; compiles in the background. `priority`: higher first. Kernels
+  // with `overrides` have keys of their own, by what is in them, and their sources' digest behind the
+  // config's name.
   Requested Request(const KernelConfig& config, const KernelSignature& signature, absl::string_view arch,
-                    absl::string_view toolchain, int priority);
+                    absl::string_view toolchain, int priority, const SourceOverrides& overrides = {});
   // The support kernels of verification and timing.
   Requested RequestSupport(absl::string_view arch, absl::string_view toolchain, int priority);
 
   // The key under which a kernel is stored today.
   std::string CurrentKey(const KernelConfig& config, const KernelSignature& signature, absl::string_view arch,
-                         absl::string_view toolchain);
+                         absl::string_view toolchain, const SourceOverrides& overrides = {});
 
  private:
   friend class Kernel;

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "qgemm/v1/bench.pb.h"
 #include "qgemm/v1/cache.pb.h"
 #include "qgemm/v1/device.pb.h"
 #include "qgemm/v1/tuner.pb.h"
@@ -76,6 +77,12 @@ class Client {
   [[nodiscard]] virtual absl::Status CacheList(v1::CacheListRequest::What what,
                                                absl::FunctionRef<void(const v1::CacheEntry&)> visit) = 0;
   [[nodiscard]] virtual absl::StatusOr<v1::DescribeResponse> Describe() = 0;
+
+  // For developers of kernels: tries a changed device source (bench.proto). Events as with Tune, which also
+  // gives the deadline. PermissionDenied: not over the unix socket or loopback.
+  [[nodiscard]] virtual absl::StatusOr<v1::CompareSourceSummary> CompareSource(
+      const v1::CompareSourceRequest& request,
+      absl::FunctionRef<void(const v1::CompareSourceEvent&)> on_event) = 0;
 
   // Ends running calls and all later ones with Cancelled.
   virtual void Cancel() = 0;

@@ -26,6 +26,7 @@ void AddTuneCommand(CLI::App& app, Command& selected);
 void AddLookupCommand(CLI::App& app, Command& selected);
 void AddKernelCommand(CLI::App& app, Command& selected);
 void AddCacheCommand(CLI::App& app, Command& selected);
+void AddBenchCommand(CLI::App& app, Command& selected);
 void AddDeviceCommand(CLI::App& app, Command& selected);
 void AddVersionCommand(CLI::App& app, Command& selected);
 

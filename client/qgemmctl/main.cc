@@ -91,13 +91,14 @@ void AddEverything(CLI::App& app, GlobalOptions& global, Command& command) {
       ->type_name("ADDR");
   app.add_option("--output", global.output, "How to print")->type_name("table|json")->capture_default_str();
   app.add_option("--timeout", global.timeout_s,
-                 "Deadline of the whole call; else none for tune, 30 s for the others")
+                 "Deadline of the whole call; else none for tune and bench, 30 s for the others")
       ->type_name("SECONDS");
   AddTuneCommand(app, command);
   AddLookupCommand(app, command);
   AddKernelCommand(app, command);
   AddCacheCommand(app, command);
   AddDeviceCommand(app, command);
+  AddBenchCommand(app, command);
   AddVersionCommand(app, command);
   // The options above may stand behind the command, too.
   for (CLI::App* subcommand : app.get_subcommands(nullptr)) {

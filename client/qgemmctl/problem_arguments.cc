@@ -61,6 +61,9 @@ absl::StatusOr<KernelSignature> ParseSignature(const ProblemArguments& arguments
   QGEMM_ASSIGN_OR_RETURN(format.group_size, ParseGroupSize(arguments.group_size));
   QGEMM_ASSIGN_OR_RETURN(format.scale_levels, ParseScaleLevels(arguments.scale_levels));
   QGEMM_ASSIGN_OR_RETURN(signature.act, ParseScalarType("act", arguments.act));
+  if (signature.act == ScalarType::kFp32) {  // it would be refused as the scales' type
+    return absl::InvalidArgumentError("act fp32 is not allowed: use bf16 or fp16");
+  }
   signature.out = signature.act;
   if (!arguments.out.empty()) {
     QGEMM_ASSIGN_OR_RETURN(signature.out, ParseScalarType("out", arguments.out));

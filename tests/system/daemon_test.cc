@@ -17,6 +17,8 @@
 
 #include "absl/strings/match.h"
 #include "base/digest.h"
+#include "kernels/embedded_sources.h"
+#include "qgemm/v1/bench.grpc.pb.h"
 #include "qgemm/v1/cache.grpc.pb.h"
 #include "qgemm/v1/device.grpc.pb.h"
 #include "qgemm/v1/tuner.grpc.pb.h"
@@ -234,6 +236,62 @@ TEST_F(DaemonTest, AnswersBadInputWithTheRightCodes) {
   }
 }
 
+// What the daemon says of a changed mma.cuh at 512x1024, M = 16.
+struct ComparisonAnswer {
+  grpc::Status status;
+  std::vector<v1::ComparedCandidate> candidates;
+  v1::CompareSourceSummary summary;
+};
+ComparisonAnswer Compare(const std::shared_ptr<grpc::Channel>& channel, const std::string& source) {
+  v1::CompareSourceRequest request;
+  *request.add_problems() = Int4Problem(512, 1024);
+  request.add_m(16);
+  request.set_source_name("mma.cuh");
+  request.set_source(source);
+  request.set_max_candidates(2);
+  ComparisonAnswer answer;
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(4));
+  const auto reader = v1::Bench::NewStub(channel)->CompareSource(&context, request);
+  v1::CompareSourceEvent event;
+  while (reader->Read(&event)) {
+    if (event.has_candidate()) answer.candidates.push_back(event.candidate());
+    if (event.has_summary()) answer.summary = event.summary();
+  }
+  answer.status = reader->Finish();
+  return answer;
+}
+
+TEST_F(DaemonTest, ComparesAChangedSourceWithTheShippedOne) {
+  Start(/*gpu=*/true);
+  SKIP_WITHOUT_NVRTC();
+  const std::string shipped(EmbeddedSource("mma.cuh"));
+  const ComparisonAnswer changed = Compare(channel_, shipped + "\n__device__ int changed;\n");
+  ASSERT_TRUE(changed.status.ok()) << changed.status.error_message();
+  ASSERT_EQ(changed.candidates.size(), 2u);
+  for (const v1::ComparedCandidate& candidate : changed.candidates) {
+    EXPECT_EQ(candidate.changed().failure(), "");
+    EXPECT_TRUE(candidate.current().has_time_us());
+    EXPECT_TRUE(candidate.changed().has_time_us());
+    EXPECT_NE(candidate.changed().kernel().sha256(), candidate.current().kernel().sha256());
+    EXPECT_EQ(candidate.changed().kernel().registers(), candidate.current().kernel().registers());
+  }
+  EXPECT_TRUE(changed.summary.timed());
+  EXPECT_EQ(changed.summary.compiles(), 5);  // two kernels twice, and the support kernels
+
+  const ComparisonAnswer broken = Compare(channel_, "this is no CUDA C++\n");
+  ASSERT_TRUE(broken.status.ok()) << broken.status.error_message();
+  for (const v1::ComparedCandidate& candidate : broken.candidates) {
+    EXPECT_THAT(candidate.changed().failure(), HasSubstr("mma.cuh(1)"));
+    EXPECT_TRUE(candidate.current().has_time_us());
+  }
+  v1::CacheStatsResponse stats;
+  grpc::ClientContext context;
+  ASSERT_TRUE(v1::Cache::NewStub(channel_)->Stats(&context, {}, &stats).ok());
+  EXPECT_EQ(stats.picks(), 0);
+  EXPECT_EQ(stats.timings(), 0);
+}
+
 TEST_F(DaemonTest, LookupOfAnUnknownKeyIsAMissWithAReason) {
   Start(/*gpu=*/false);
   v1::LookupRequest request;
@@ -305,7 +363,7 @@ TEST_F(DaemonTest, ReflectionListsTheServices) {
       channel_, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "\x3a\x01*", &response);
   EXPECT_TRUE(status.ok()) << status.error_message();
   for (const char* service :
-       {"qgemm.v1.Tuner", "qgemm.v1.Cache", "qgemm.v1.Device", "grpc.health.v1.Health"}) {
+       {"qgemm.v1.Tuner", "qgemm.v1.Cache", "qgemm.v1.Device", "qgemm.v1.Bench", "grpc.health.v1.Health"}) {
     EXPECT_THAT(response, HasSubstr(service));
   }
 }

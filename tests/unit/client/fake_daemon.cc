@@ -69,6 +69,20 @@ class FakeDaemon::Device final : public v1::Device::Service {
   const FakeAnswers& answers_;
 };
 
+class FakeDaemon::Bench final : public v1::Bench::Service {
+ public:
+  explicit Bench(const FakeAnswers& answers) : answers_(answers) {}
+
+  grpc::Status CompareSource(grpc::ServerContext*, const v1::CompareSourceRequest* request,
+                             grpc::ServerWriter<v1::CompareSourceEvent>* writer) override {
+    if (!answers_.compare_source) return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
+    return answers_.compare_source(*request, writer);
+  }
+
+ private:
+  const FakeAnswers& answers_;
+};
+
 FakeDaemon::FakeDaemon() {
   std::string pattern = (std::filesystem::temp_directory_path() / "qgemm-client.XXXXXX").string();
   QGEMM_CHECK(mkdtemp(pattern.data()) != nullptr);
@@ -77,11 +91,13 @@ FakeDaemon::FakeDaemon() {
   tuner_ = std::make_unique<Tuner>(answers_);
   cache_ = std::make_unique<Cache>(answers_);
   device_ = std::make_unique<Device>(answers_);
+  bench_ = std::make_unique<Bench>(answers_);
   grpc::ServerBuilder builder;
   builder.AddListeningPort(address_, grpc::InsecureServerCredentials());
   builder.RegisterService(tuner_.get());
   builder.RegisterService(cache_.get());
   builder.RegisterService(device_.get());
+  builder.RegisterService(bench_.get());
   // gRPC's synchronous server may notice its end only when a poll times out, by default after 10 s.
   builder.SetSyncServerOption(grpc::ServerBuilder::CQ_TIMEOUT_MSEC, 50);
   server_ = builder.BuildAndStart();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "qgemm/v1/bench.grpc.pb.h"
 #include "qgemm/v1/cache.grpc.pb.h"
 #include "qgemm/v1/device.grpc.pb.h"
 #include "qgemm/v1/tuner.grpc.pb.h"
@@ -24,6 +25,8 @@ struct FakeAnswers {
   std::vector<v1::CacheEntry> entries;
   v1::CacheStatsResponse stats;
   v1::DescribeResponse description;
+  std::function<grpc::Status(const v1::CompareSourceRequest&, grpc::ServerWriter<v1::CompareSourceEvent>*)>
+      compare_source;
 };
 
 // A gRPC server on a unix socket in a folder of its own, in this process. Calls without an answer set are
@@ -42,6 +45,7 @@ class FakeDaemon {
   class Tuner;
   class Cache;
   class Device;
+  class Bench;
 
   std::string folder_;
   std::string address_;
@@ -49,6 +53,7 @@ class FakeDaemon {
   std::unique_ptr<v1::Tuner::Service> tuner_;
   std::unique_ptr<v1::Cache::Service> cache_;
   std::unique_ptr<v1::Device::Service> device_;
+  std::unique_ptr<v1::Bench::Service> bench_;
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -155,7 +155,7 @@ TEST_F(Qgemmctl, TunePrintsResultsInTheOrderOfTheRequest) {
   std::vector<std::string> order;
   for (const json& result : output["results"]) {
     order.push_back(absl::StrCat(result["n"].get<int>(), " ", result["m_bucket"].get<int>()));
-    EXPECT_EQ(result.size(), 27u);
+    EXPECT_EQ(result.size(), 28u);
     EXPECT_TRUE(result["time_us"].is_null());
   }
   EXPECT_THAT(order, ::testing::ElementsAre("5376 1", "5376 4", "5376 16", "1024 1", "1024 4", "1024 16",
@@ -183,6 +183,53 @@ TEST_F(Qgemmctl, TuneSendsWhatTheOptionsSay) {
   EXPECT_EQ(problem.act(), v1::SCALAR_TYPE_FP16);
   EXPECT_EQ(problem.out(), v1::SCALAR_TYPE_FP16);
   EXPECT_TRUE(problem.epilogue().bias());
+}
+
+TEST_F(Qgemmctl, TuneSendsEveryFormatTypeAndEpilogue) {
+  AnswerEveryTune();
+  ASSERT_EQ(
+      Run({"--output",       "json",    "tune",       "--format", "int5",  "--group-size", "32",
+           "--scale-levels", "2",       "--zero",     "float",    "--out", "fp32",         "--activation",
+           "silu",           "--gated", "--residual", "--shape",  "64x96", "--m",          "1"}),
+      0)
+      << err_;
+  const v1::Problem& problem = request_.problems(0);
+  EXPECT_EQ(problem.format().bits(), 5);
+  EXPECT_EQ(problem.format().scale_levels(), 2);
+  EXPECT_EQ(problem.format().scale_type(), v1::SCALAR_TYPE_FP16);
+  EXPECT_EQ(problem.format().zero_point(), v1::ZERO_POINT_FLOAT);
+  EXPECT_EQ(problem.act(), v1::SCALAR_TYPE_BF16);
+  EXPECT_EQ(problem.out(), v1::SCALAR_TYPE_FP32);
+  EXPECT_EQ(problem.epilogue().activation(), v1::ACTIVATION_SILU);
+  EXPECT_TRUE(problem.epilogue().gated());
+  EXPECT_TRUE(problem.epilogue().residual());
+  const json result = json::parse(out_)["results"][0];
+  EXPECT_EQ(result["format"], "int5");
+  EXPECT_EQ(result["zero"], "float");
+  EXPECT_EQ(result["epilogue"], "silu+gated+residual");
+
+  ASSERT_EQ(Run({"--output", "json", "tune", "--format", "int8", "--group-size", "-1", "--scale", "fp16",
+                 "--shape", "64x104", "--m", "1"}),
+            0)
+      << err_;
+  EXPECT_EQ(request_.problems(0).format().group_size(), 0);
+  EXPECT_EQ(request_.problems(0).format().scale_type(), v1::SCALAR_TYPE_FP16);
+  EXPECT_EQ(json::parse(out_)["results"][0]["group_size"], 0);
+}
+
+TEST_F(Qgemmctl, TuneFusesGateAndUpWhenAsked) {
+  AnswerEveryTune();
+  const std::string model = absl::StrCat(QGEMM_SOURCE_DIR, "/deploy/models/llama-3.1-8b-config.json");
+  const auto gated = [this] {
+    return std::count_if(
+        request_.problems().begin(), request_.problems().end(), [](const v1::Problem& problem) {
+          return problem.epilogue().gated() && problem.epilogue().activation() == v1::ACTIVATION_SILU;
+        });
+  };
+  ASSERT_EQ(Run({"tune", "--model", model, "--m", "1"}), 0) << err_;
+  EXPECT_EQ(gated(), 0);
+  ASSERT_EQ(Run({"tune", "--model", model, "--fuse-gate-up", "--m", "1"}), 0) << err_;
+  EXPECT_EQ(gated(), 1);
 }
 
 TEST_F(Qgemmctl, TuneOfAModelNamesItsLayers) {
@@ -231,6 +278,115 @@ TEST_F(Qgemmctl, AMissingResultIsAnError) {
   EXPECT_THAT(err_, HasSubstr("0 of 1 results"));
 }
 
+// Two candidates: one that gets faster, one that does not compile any more.
+grpc::Status AnswerComparison(const v1::CompareSourceRequest&,
+                              grpc::ServerWriter<v1::CompareSourceEvent>* writer) {
+  v1::CompareSourceEvent event;
+  event.mutable_progress()->set_kernels_wanted(4);
+  writer->Write(event);
+  v1::ComparedCandidate& row = *event.mutable_candidate();
+  row.set_m_bucket(16);
+  row.set_config("mma_t2_r2_w4x2_s4_b2_slice_post");
+  row.set_split_k(4);
+  row.set_reduction(v1::REDUCTION_WORKSPACE);
+  row.set_is_pick(true);
+  row.mutable_current()->set_time_us(10);
+  row.mutable_current()->set_relative_error(0.0021);
+  row.mutable_current()->mutable_kernel()->set_registers(96);
+  row.mutable_changed()->set_time_us(9);
+  row.mutable_changed()->set_relative_error(0.0022);
+  row.mutable_changed()->mutable_kernel()->set_registers(104);
+  writer->Write(event);
+  row.set_is_pick(false);
+  row.set_config("mma_t2_r1_w4x2_s4_b2_slice_post");
+  row.clear_changed();
+  row.mutable_changed()->set_failure("mma.cuh(7): error: expected a \";\"");
+  writer->Write(event);
+  event.mutable_summary()->set_compiles(4);
+  event.mutable_summary()->set_timed(true);
+  event.mutable_summary()->set_wall_s(0.5);
+  writer->Write(event);
+  return grpc::Status::OK;
+}
+
+TEST_F(Qgemmctl, BenchComparesAChangedSource) {
+  v1::CompareSourceRequest request;
+  daemon_.answers().compare_source = [&](const v1::CompareSourceRequest& asked, auto* writer) {
+    request = asked;
+    return AnswerComparison(asked, writer);
+  };
+  const std::string file = folder_ + "/mma.cuh";
+  std::ofstream(file) << "int changed;";
+  // A source that does not compile is a failure, and the others' figures are there all the same.
+  EXPECT_EQ(Run({"bench", "--source", file, "--shape", "64x128", "--m", "16", "--only", "r[12]",
+                 "--candidates", "5"}),
+            1);
+  EXPECT_EQ(request.source_name(), "mma.cuh");
+  EXPECT_EQ(request.source(), "int changed;");
+  EXPECT_EQ(request.only(), "r[12]");
+  EXPECT_EQ(request.max_candidates(), 5);
+  EXPECT_EQ(request.problems(0).n(), 64);
+  EXPECT_THAT(
+      out_, AllOf(HasSubstr("current us  changed us  ratio"), HasSubstr("10.00        9.00  0.900"),
+                  HasSubstr("96 -> 104"), HasSubstr("2.2e-03"), HasSubstr("mma.cuh(7): error"),
+                  HasSubstr("2 candidates: 4 kernels compiled, current and changed timed in turn, 0.50 s")));
+  EXPECT_THAT(err_, HasSubstr("1 of 2 candidates fail with the changed source: mma_t2_r1"));
+
+  EXPECT_EQ(Run({"--output", "json", "bench", "--source", file, "--shape", "64x128", "--m", "16"}), 1);
+  const json output = json::parse(out_);
+  EXPECT_EQ(output["candidates"][0]["ratio"], 0.9);
+  EXPECT_EQ(output["candidates"][0]["changed"]["kernel"]["registers"], 104);
+  EXPECT_EQ(output["candidates"][0]["is_pick"], true);
+  EXPECT_TRUE(output["candidates"][1]["ratio"].is_null());
+  EXPECT_TRUE(output["candidates"][1]["changed"]["kernel"].is_null());
+}
+
+TEST_F(Qgemmctl, BenchKnowsWhichSourceIsMeant) {
+  v1::CompareSourceRequest request;
+  daemon_.answers().compare_source = [&](const v1::CompareSourceRequest& asked, auto* writer) {
+    request = asked;
+    v1::CompareSourceEvent event;
+    event.mutable_summary();
+    writer->Write(event);
+    return grpc::Status::OK;
+  };
+  const std::string file = folder_ + "/mine.cuh";
+  std::ofstream(file) << "int changed;";
+  const auto run = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"bench", "--source", file, "--shape", "64x128", "--m", "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Run(arguments);
+  };
+  EXPECT_EQ(run({"--family", "wgmma"}), 0) << err_;
+  EXPECT_EQ(request.source_name(), "wgmma.cuh");
+  EXPECT_EQ(run({"--replace", "dequant.cuh"}), 0) << err_;
+  EXPECT_EQ(request.source_name(), "dequant.cuh");
+  EXPECT_EQ(run({}), 2);
+  EXPECT_THAT(err_, AllOf(HasSubstr("\"mine.cuh\" is no device source"), HasSubstr("wgmma.cuh")));
+  EXPECT_EQ(run({"--family", "tensor"}), 2);
+  EXPECT_EQ(run({"--family", "mma", "--replace", "mma.cuh"}), 2);
+  EXPECT_THAT(err_, HasSubstr("one of them"));
+  EXPECT_EQ(
+      Run({"bench", "--source", folder_ + "/none.cuh", "--family", "mma", "--shape", "64x128", "--m", "1"}),
+      2);
+  EXPECT_THAT(err_, HasSubstr("none.cuh cannot be opened"));
+  std::ofstream(file) << std::string((1 << 20) + 1, ' ');
+  EXPECT_EQ(run({"--family", "mma"}), 2);
+  EXPECT_THAT(err_, HasSubstr("at most 1048576 bytes are allowed"));
+  std::ofstream(file) << "";
+  EXPECT_EQ(run({"--family", "mma"}), 2);
+}
+
+TEST_F(Qgemmctl, BenchElsewhereIsNotAllowed) {
+  daemon_.answers().compare_source = [](const v1::CompareSourceRequest&, auto*) {
+    return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "use the unix socket or a loopback address");
+  };
+  const std::string file = folder_ + "/mma.cuh";
+  std::ofstream(file) << "int changed;";
+  EXPECT_EQ(Run({"bench", "--source", file, "--shape", "64x128", "--m", "1"}), 4);
+  EXPECT_THAT(err_, HasSubstr("use the unix socket"));
+}
+
 TEST_F(Qgemmctl, LookupFindsOrExitsWith6) {
   daemon_.answers().lookup = [](const v1::LookupRequest& request, v1::LookupResponse* response) {
     for (const v1::LookupKey& key : request.keys()) {
@@ -250,7 +406,7 @@ TEST_F(Qgemmctl, LookupFindsOrExitsWith6) {
   EXPECT_EQ(output["stats"]["cache_hits"], 1);
   EXPECT_EQ(Run({"lookup", "--shape", "64x128", "--m", "1,2", "--output", "json"}), 6);
   output = json::parse(out_);
-  EXPECT_EQ(output["results"][0].size(), 27u);
+  EXPECT_EQ(output["results"][0].size(), 28u);
   EXPECT_EQ(output["results"][1]["error"], "never tuned");
   EXPECT_THAT(err_, HasSubstr("M <= 2: not found: never tuned"));
   EXPECT_EQ(Run({"lookup", "--shape", "64x128", "--m", "1,2,4,8,16,32"}), 6);

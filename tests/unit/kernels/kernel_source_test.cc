@@ -4,11 +4,14 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/embedded_sources.h"
 
 namespace qgemm {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
 using ::testing::Not;
 
 TEST(KernelSource, IsAPureFunction) {
@@ -61,6 +64,38 @@ TEST(KernelSource, EveryFieldThatMattersChangesTheText) {
   EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second);
   signature.act = signature.out = signature.format.scale_type = ScalarType::kFp16;
   EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second);
+}
+
+TEST(KernelSource, AChangedSourceStandsInPlaceOfTheShippedOne) {
+  const KernelConfig config = ParseConfig("mma_t1_r1_w2x4_s4_b2_slice_post").value();
+  const KernelSource shipped = RenderKernelSource(config, {});
+  const KernelSource changed = RenderKernelSource(config, {}, {{"mma.cuh", "int changed;"}});
+  EXPECT_THAT(changed.text, HasSubstr("#line 1 \"mma.cuh\"\nint changed;\n"));
+  EXPECT_THAT(changed.text, Not(HasSubstr("void __launch_bounds__")));
+  EXPECT_THAT(changed.text, HasSubstr("#line 1 \"common.cuh\"\n"));
+  EXPECT_THAT(changed.text, HasSubstr("constexpr int kWarpsK = 4;"));
+  EXPECT_EQ(changed.options, shipped.options);
+  EXPECT_EQ(changed.entry, shipped.entry);
+  EXPECT_EQ(changed.name, shipped.name + " with changed mma.cuh");
+  EXPECT_THAT(shipped.text, Not(HasSubstr("#line")));
+}
+
+TEST(KernelSource, TheDigestIsThatOfWhatIsCompiled) {
+  const std::string shipped = DeviceSourceDigest(Family::kMma);
+  EXPECT_EQ(DeviceSourceDigest(Family::kMma, {{"mma.cuh", std::string(EmbeddedSource("mma.cuh"))}}), shipped);
+  EXPECT_NE(DeviceSourceDigest(Family::kMma, {{"mma.cuh", "int changed;"}}), shipped);
+  EXPECT_NE(DeviceSourceDigest(Family::kMma, {{"dequant.cuh", "int changed;"}}), shipped);
+  EXPECT_EQ(DeviceSourceDigest(Family::kMma, {{"wgmma.cuh", "int changed;"}}), shipped);
+}
+
+TEST(KernelSource, FamiliesSayWhichSourcesTheyUse) {
+  EXPECT_TRUE(UsesDeviceSource(Family::kMma, "mma.cuh"));
+  EXPECT_FALSE(UsesDeviceSource(Family::kMma, "wgmma.cuh"));
+  EXPECT_TRUE(UsesDeviceSource(Family::kWgmma, "common.cuh"));
+  const std::vector<std::string> names = FamilySourceNames();
+  EXPECT_THAT(names, IsSupersetOf({"common.cuh", "mma.cuh", "wgmma.cuh"}));
+  // The judge of all candidates is nobody's to replace.
+  EXPECT_THAT(names, Not(Contains("support.cuh")));
 }
 
 TEST(KernelSource, IncludesNoLibraryHeader) {

@@ -8,6 +8,7 @@
 
 #include "base/digest.h"
 #include "cache/memory_store.h"
+#include "kernels/embedded_sources.h"
 #include "tests/fakes/fake_compiler.h"
 
 namespace qgemm {
@@ -53,6 +54,36 @@ TEST_F(KernelSupplyTest, KernelIsStoredBeforeItIsReady) {
   EXPECT_EQ(stored->info().arch(), "sm_90a");
   EXPECT_EQ(stored->info().toolchain(), "nvrtc 13.0");
   EXPECT_EQ(requested.kernel->progress()->phase.load(), KernelProgress::kCompiled);
+}
+
+TEST_F(KernelSupplyTest, AChangedSourceIsNeverMixedWithTheShippedOne) {
+  const SourceOverrides changed = {{"mma.cuh", "int changed;"}};
+  const KernelSupply::Requested shipped = Request();
+  const KernelSupply::Requested tried =
+      supply_.Request(ConfigWith(3), KernelSignature(), "sm_90a", "nvrtc 13.0",
+                      /*priority=*/0, changed);
+  AwaitReady(*shipped.kernel);
+  AwaitReady(*tried.kernel);
+  EXPECT_NE(tried.kernel->key(), shipped.kernel->key());
+  EXPECT_EQ(tried.kernel->key(),
+            supply_.CurrentKey(ConfigWith(3), KernelSignature(), "sm_90a", "nvrtc 13.0", changed));
+  EXPECT_EQ(shipped.kernel->key(),
+            supply_.CurrentKey(ConfigWith(3), KernelSignature(), "sm_90a", "nvrtc 13.0"));
+  const std::string name = ConfigName(ConfigWith(3));
+  EXPECT_EQ(shipped.kernel->record().info().config(), name);
+  EXPECT_EQ(tried.kernel->record().info().config(),
+            name + "+" + DeviceSourceDigest(Family::kMma, changed).substr(0, 8));
+  EXPECT_EQ(compiler_.compiles(), 2);
+}
+
+TEST_F(KernelSupplyTest, AnUnchangedSourceIsTheShippedOne) {
+  const KernelSupply::Requested shipped = Request();
+  AwaitReady(*shipped.kernel);
+  const KernelSupply::Requested same =
+      supply_.Request(ConfigWith(3), KernelSignature(), "sm_90a", "nvrtc 13.0", /*priority=*/0,
+                      {{"mma.cuh", std::string(EmbeddedSource("mma.cuh"))}});
+  EXPECT_EQ(same.kernel->key(), shipped.kernel->key());
+  EXPECT_EQ(compiler_.compiles(), 1);
 }
 
 TEST_F(KernelSupplyTest, StoredKernelIsNotCompiledAgain) {
