@@ -15,6 +15,8 @@ Weights are random. What is done, each step under its name in the JSON that --ou
   hf       the same weights in transformers' LlamaForCausalLM, whose layers are replaced; generate() beside the plain model
   export   torch.export of prefill and decoding step, saved, loaded and run: the same tokens
   aoti     the decoding step as an AOTInductor package, loaded and run: the same tokens (or parted by rounding)
+  cpp      that package run by run_package.cc, without Python: libqgemm.so launches the kernels of a bundle. Needs a GPU, g++,
+           and libqgemm.so (--library)
 
 A step that fails is reported in "errors" and the next one goes on; exit code 0: none failed and all comparisons hold.
 Without a GPU everything runs on the CPU at --size tiny, which is what the test does.
@@ -24,9 +26,13 @@ import argparse
 import contextlib
 import copy
 import json
+import os
 import pathlib
 import platform
+import shutil
 import statistics
+import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -40,6 +46,7 @@ from tinygemm import TinygemmLinear, serves
 import qgemm
 import qgemm.torch
 
+HERE = pathlib.Path(__file__).resolve().parent
 # A kernel's relative error (Frobenius norm) against fp64 may be as large.
 LAYER_TOLERANCE = 3e-3
 # Where tokens part, qgemm's distance from fp32 may be that many times the bf16 model's own.
@@ -464,7 +471,58 @@ def aoti(run, figures):
     package = torch._inductor.aoti_load_package(path)
     figures["bytes"] = pathlib.Path(path).stat().st_size
     prefill = Prefill(run.quantized)
-    judge(run, figures, "aoti", name, generate_with(prefill, package, run.prompts[name], run.cache, run.arguments.new))
+    result = generate_with(prefill, package, run.prompts[name], run.cache, run.arguments.new)
+    run.package, run.package_tokens = path, result[0][0].tolist()
+    judge(run, figures, "aoti", name, result)
+
+
+def library_of(arguments):
+    """Where libqgemm.so is, or None: as told, else beside this folder, as in the bundle of programs."""
+    given = arguments.library or os.environ.get("QGEMM_LIBRARY")
+    path = pathlib.Path(given) if given else HERE.parent / "lib" / "libqgemm.so"
+    return path if path.exists() else None
+
+
+def start_compiling(run):
+    """run_package.cc is compiled while other steps run: (process, program), or None where it cannot be."""
+    compiler, library = shutil.which("g++"), library_of(run.arguments)
+    if not run.is_cuda or compiler is None or library is None or {"aoti", "cpp"} & run.arguments.skip:
+        return None
+    from torch.utils.cpp_extension import include_paths, library_paths
+
+    program = pathlib.Path(tempfile.mkdtemp(prefix="qgemm-cpp.")) / "run_package"
+    headers = [*include_paths("cuda"), HERE.parents[1], HERE.parent / "include"]  # the last two: of qgemm/c_api.h
+    libraries = library_paths("cpu")  # PyTorch's own, which find those of CUDA by themselves
+    command = [compiler, "-std=c++20", "-O1", HERE / "run_package.cc", "-o", program, *(f"-I{path}" for path in headers)]
+    command += [option for path in libraries for option in (f"-L{path}", f"-Wl,-rpath,{path}")]
+    command += ["-Wl,--no-as-needed,--allow-shlib-undefined", "-ltorch", "-ltorch_cpu", "-ltorch_cuda", "-lc10", "-lc10_cuda", "-ldl"]
+    log = open(f"{program}.log", "w")
+    return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT), program
+
+
+def cpp(run, figures):
+    if run.compiling is None:
+        figures["left_out"] = "needs a GPU, g++ and libqgemm.so (--library)"
+        return
+    process, program = run.compiling
+    if process.wait(timeout=300) != 0:
+        raise RuntimeError("run_package.cc does not compile: " + pathlib.Path(f"{program}.log").read_text()[-2000:])
+    name = next(iter(run.prompts))
+    prompt, new = run.prompts[name], run.arguments.new
+    with torch.no_grad():
+        run.cache.zero_()
+        token = run.quantized(prompt, run.cache)[:, 0].argmax(-1)
+    numbers = [run.cache.nbytes, run.cache.dim(), *run.cache.shape, prompt.shape[1], int(token)]
+    state = program.with_suffix(".state")
+    cache_bytes = run.cache.cpu().view(torch.uint8).numpy().tobytes()
+    state.write_bytes(struct.pack(f"<{len(numbers)}q", *numbers) + cache_bytes)
+    command = [program, library_of(run.arguments), run.bundle, run.package, state, str(new - 1)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    if done.returncode != 0:
+        raise RuntimeError(f"run_package ended with {done.returncode}: {done.stderr[-2000:]}")
+    printed = [int(token), *(int(line) for line in done.stdout.split())]
+    figures["same_tokens_as_package_in_python"] = printed == run.package_tokens
+    run.expect("cpp", printed == run.package_tokens, "the tokens without Python differ from those with it")
 
 
 def hf(run, figures):
@@ -513,7 +571,7 @@ def hf(run, figures):
 
 STEPS = {
     "tune": tune, "layers": layers, "tokens": tokens, "decode": decode, "steps": steps, "hf": hf, "export": export,
-    "aoti": aoti,
+    "aoti": aoti, "cpp": cpp,
 }  # fmt: skip
 
 
@@ -530,6 +588,7 @@ def main():
     parser.add_argument("--steps", default="1,2,9,16,64,512,4096", help="rows of a step")
     parser.add_argument("--skip", default="", help=f"steps to leave out: {','.join(list(STEPS)[1:])}")
     parser.add_argument("--bundle", help="folder for the bundle of kernels and packed weights; else a temporary one")
+    parser.add_argument("--library", help="libqgemm.so; else QGEMM_LIBRARY, else ../lib/libqgemm.so")
     parser.add_argument("--tune-timeout", type=float, default=150, help="seconds for each of two tune calls")
     parser.add_argument("--out", type=pathlib.Path, help="JSON file of all figures")
     arguments = parser.parse_args()
@@ -537,6 +596,7 @@ def main():
     arguments.skip = {word for word in arguments.skip.split(",") if word}
 
     run = Run(arguments)
+    run.compiling = start_compiling(run)
     build(run)
     for name, action in STEPS.items():
         if name in arguments.skip:

@@ -10,13 +10,15 @@ import pytest
 
 pytest.importorskip("torch")
 
+from qgemm.bundle import Bundle  # noqa: E402
+
 EXAMPLE = pathlib.Path(__file__).resolve().parents[1] / "examples" / "export_llama.py"
 
 
 def test_a_tiny_llama_is_exported_end_to_end(daemon, tmp_path):
-    out = tmp_path / "figures.json"
+    out, bundle = tmp_path / "figures.json", tmp_path / "bundle"
     command = [sys.executable, EXAMPLE, "--server", daemon, "--size", "tiny", "--format", "int4-g32", "--prompt", "24",
-               "--long", "40", "--batch", "2", "--new", "6", "--steps", "1,9", "--out", out]  # fmt: skip
+               "--long", "40", "--batch", "2", "--new", "6", "--steps", "1,9", "--out", out, "--bundle", bundle]  # fmt: skip
     done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads(out.read_text())
@@ -31,3 +33,5 @@ def test_a_tiny_llama_is_exported_end_to_end(daemon, tmp_path):
     for method in ("prefill", "step"):
         assert (figures["export"][method]["qgemm_calls"], figures["export"][method]["other_matmuls"]) == (15, 0)
     assert figures["export"]["same_tokens"]
+    assert "needs a GPU" in figures["cpp"]["left_out"]
+    assert set(Bundle.open(bundle).verify().methods) == {f"main-m{m}" for m in (1, 2, 16, 24, 96)}

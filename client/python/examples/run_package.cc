@@ -1,0 +1,214 @@
+// Runs a decoding step that export_llama.py made an AOTInductor package of, without Python: PyTorch's C++
+// libraries, the operator qgemm::linear on top of libqgemm.so, and a bundle of kernels.
+//
+//   run_package LIBQGEMM BUNDLE PACKAGE STATE COUNT
+//
+// STATE: the numbers of bytes and dimensions of the cache, the position and the token to go on from, then the
+// cache (export_llama.py writes it). Prints COUNT tokens, one a line.
+//
+// Build: with PyTorch's and CUDA's headers, and -I for the folder that holds qgemm/c_api.h; see
+// export_llama.py.
+
+#include <ATen/ATen.h>
+#include <c10/cuda/CUDAStream.h>
+#include <dlfcn.h>
+#include <qgemm/c_api.h>
+#include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+#include <torch/library.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace {
+
+[[noreturn]] void Fail(const std::string& sentence) {
+  std::fprintf(stderr, "run_package: %s\n", sentence.c_str());
+  std::exit(1);
+}
+
+// The functions of libqgemm.so that a launch takes.
+struct Library {
+  explicit Library(const char* path) : handle(dlopen(path, RTLD_NOW)) {
+    if (handle == nullptr) Fail(dlerror());
+    Resolve(version, "qgemm_c_api_version");
+    if (version() != QGEMM_C_API_VERSION) Fail("libqgemm.so is of another version than this program");
+    Resolve(open, "qgemm_runtime_open");
+    Resolve(layer_count, "qgemm_runtime_layer_count");
+    Resolve(layer_info, "qgemm_runtime_layer_info");
+    Resolve(allocate_workspace, "qgemm_runtime_allocate_workspace");
+    Resolve(launch, "qgemm_runtime_launch");
+  }
+
+  template <typename Function>
+  void Resolve(Function& function, const char* name) {
+    function = reinterpret_cast<Function>(dlsym(handle, name));
+    if (function == nullptr) Fail(std::string("libqgemm.so has no ") + name);
+  }
+
+  void* handle;
+  decltype(&qgemm_c_api_version) version;
+  decltype(&qgemm_runtime_open) open;
+  decltype(&qgemm_runtime_layer_count) layer_count;
+  decltype(&qgemm_runtime_layer_info) layer_info;
+  decltype(&qgemm_runtime_allocate_workspace) allocate_workspace;
+  decltype(&qgemm_runtime_launch) launch;
+};
+
+// A layer of a bundle's method that stands for its problem: which layer's weights are launched says the
+// caller.
+struct Entry {
+  qgemm_runtime* runtime = nullptr;
+  int layer = 0;
+};
+
+// All problems of a bundle, each by the largest M that its method serves.
+class Kernels {
+ public:
+  Kernels(const char* library, const std::string& bundle) : library_(library) {
+    for (const auto& file : std::filesystem::directory_iterator(bundle + "/methods")) {
+      AddMethod(bundle, file.path().stem().string());
+    }
+  }
+
+  void Launch(const std::string& problem, qgemm_launch launch) {
+    const Entry entry = Find(problem, launch.m);
+    launch.workspace = Workspace(entry.runtime, launch.m, launch.stream);
+    Check(library_.launch(entry.runtime, entry.layer, &launch, error_, sizeof(error_)));
+  }
+
+ private:
+  static constexpr int64_t kAnyM = INT64_MAX;
+  static constexpr int64_t kLastBucket = 4096;  // serves every M above, too
+
+  void Check(int code) {
+    if (code != QGEMM_OK) Fail(error_);
+  }
+
+  void AddMethod(const std::string& bundle, const std::string& method) {
+    qgemm_runtime* runtime = nullptr;
+    Check(library_.open(bundle.c_str(), method.c_str(), 0, &runtime, error_, sizeof(error_)));
+    for (int layer = 0; layer < library_.layer_count(runtime); ++layer) {
+      qgemm_layer_info info;
+      Check(library_.layer_info(runtime, layer, &info, error_, sizeof(error_)));
+      const bool any = info.static_m == 0 || info.static_m == kLastBucket;
+      entries_[info.problem].emplace(any ? kAnyM : info.static_m, Entry{runtime, layer});
+    }
+  }
+
+  Entry Find(const std::string& problem, int64_t m) const {
+    const auto by_m = entries_.find(problem);
+    if (by_m == entries_.end()) Fail("the bundle has no kernel for " + problem);
+    const auto entry = by_m->second.lower_bound(m);
+    if (entry == by_m->second.end())
+      Fail("the bundle has no kernel for M = " + std::to_string(m) + " of " + problem);
+    return entry->second;
+  }
+
+  // One per runtime and stream, made at its first use and again when M grows.
+  qgemm_workspace Workspace(qgemm_runtime* runtime, int64_t m, void* stream) {
+    auto& [capacity, workspace] = workspaces_[{runtime, stream}];
+    if (capacity < m) {
+      Check(library_.allocate_workspace(runtime, m, &workspace, error_, sizeof(error_)));
+      capacity = m;
+    }
+    return workspace;
+  }
+
+  Library library_;
+  std::map<std::string, std::map<int64_t, Entry>> entries_;
+  std::map<std::pair<qgemm_runtime*, void*>, std::pair<int64_t, qgemm_workspace>> workspaces_;
+  char error_[512] = "";
+};
+
+Kernels* kernels = nullptr;  // set by main before anything runs
+
+uint64_t Address(const std::optional<at::Tensor>& tensor) {
+  return tensor.has_value() ? reinterpret_cast<uint64_t>(tensor->data_ptr()) : 0;
+}
+
+at::Tensor Linear(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& scales,
+                  const std::optional<at::Tensor>& zeros, const std::optional<at::Tensor>& steps,
+                  const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& residual, int64_t n,
+                  c10::string_view format, c10::string_view activation, bool gated) {
+  const int64_t k = x.size(-1);
+  const int64_t columns = gated ? n / 2 : n;
+  const at::Tensor rows = x.reshape({-1, k}).contiguous();
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape.back() = columns;
+  const at::Tensor y = at::empty(shape, x.options());
+
+  const std::string type = x.scalar_type() == at::kBFloat16 ? "bf16" : "fp16";
+  std::string problem = std::to_string(n) + "x" + std::to_string(k) + " " + std::string(format) + " act " +
+                        type + " out " + type;
+  if (bias.has_value()) problem += " bias";
+  if (activation != "none") problem += " " + std::string(activation);
+  if (gated) problem += " gated";
+  if (residual.has_value()) problem += " residual";
+
+  qgemm_launch launch = {};
+  launch.m = rows.size(0);
+  launch.x = Address(rows);
+  launch.ldx = k;
+  launch.y = Address(y);
+  launch.ldy = columns;
+  launch.residual = Address(residual);
+  launch.ldr = residual.has_value() ? columns : 0;
+  launch.weights = Address(weights);
+  launch.scales = Address(scales);
+  launch.zeros = Address(zeros);
+  launch.steps = Address(steps);
+  launch.bias = Address(bias);
+  launch.stream = c10::cuda::getCurrentCUDAStream().stream();
+  kernels->Launch(problem, launch);
+  return y;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(qgemm, library) {
+  library.def(
+      "linear(Tensor x, Tensor weights, Tensor scales, Tensor? zeros, Tensor? steps, Tensor? bias, Tensor? "
+      "residual, "
+      "int n, str format, str activation=\"none\", bool gated=False) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(qgemm, CUDA, library) { library.impl("linear", Linear); }
+
+int main(int argc, char** argv) {
+  if (argc != 6) Fail("usage: run_package LIBQGEMM BUNDLE PACKAGE STATE COUNT");
+  const at::Device device(at::kCUDA, 0);
+  at::empty({1}, at::device(device));  // makes the CUDA context that the kernels are loaded into
+  Kernels bundle_kernels(argv[1], argv[2]);
+  kernels = &bundle_kernels;
+
+  std::ifstream file(argv[4], std::ios::binary);
+  const auto number = [&file] {
+    int64_t value = 0;
+    file.read(reinterpret_cast<char*>(&value), sizeof(value));
+    return value;
+  };
+  const int64_t bytes = number();
+  std::vector<int64_t> dimensions(number());
+  for (int64_t& dimension : dimensions) dimension = number();
+  const int64_t position_value = number();
+  const int64_t token_value = number();
+  std::vector<char> data(bytes);
+  file.read(data.data(), bytes);
+  if (!file) Fail(std::string(argv[4]) + " ends too early");
+
+  const at::Tensor cache = at::from_blob(data.data(), dimensions, at::kBFloat16).to(device);
+  at::Tensor position = at::full({1}, position_value, at::device(device).dtype(at::kLong));
+  at::Tensor token = at::full({1, 1}, token_value, at::device(device).dtype(at::kLong));
+  torch::inductor::AOTIModelPackageLoader package(argv[3]);
+  for (int i = 0; i < std::atoi(argv[5]); ++i) {
+    const at::Tensor logits = package.run({token, position, cache})[0];
+    token = logits.argmax(-1, /*keepdim=*/true);
+    position = position + 1;
+    std::printf("%lld\n", static_cast<long long>(token.item<int64_t>()));
+  }
+  return 0;
+}
