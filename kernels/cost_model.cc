@@ -42,6 +42,11 @@ constexpr double kEpilogueUs = 0.175;  // per CTA and vector that a thread sums 
 constexpr double kClusterPacking[kMaxClusterSplit + 1] = {
     1, 1, 1, 117. / 132, 120. / 132., 110. / 132, 102. / 132., 105. / 132, 120. / 132};
 
+// Scales that a row of a block has; channel-wise ones are read once, not per block.
+int GroupsPerBlock(const WeightFormat& format) {
+  return format.channel_wise() ? 0 : std::max(1, 64 / format.group_size);
+}
+
 // Instructions that turn one 16 x 64 block's codes into MMA operands, per warp.
 double DequantInstructions(const KernelConfig& config, const KernelSignature& signature) {
   const double words = 4;
@@ -51,7 +56,7 @@ double DequantInstructions(const KernelConfig& config, const KernelSignature& si
   double instructions = words * (signature.act == ScalarType::kBf16 ? 11 : 9);
   if (config.scale == ScaleMode::kPre) instructions += words * 4;
   if (signature.format.zero_point == ZeroPoint::kInteger) {
-    instructions += 6.0 * std::max(1, 64 / signature.format.group_size);
+    instructions += 6.0 * GroupsPerBlock(signature.format);
   }
   return instructions + static_cast<double>(kBlockInstructions) / shared_by;
 }
@@ -60,7 +65,7 @@ double DequantInstructions(const KernelConfig& config, const KernelSignature& si
 double TokenInstructions(const KernelConfig& config, const KernelSignature& signature) {
   const double load = 2.0 / config.row_tiles;
   if (config.scale == ScaleMode::kPre) return load;
-  return load + 4.0 * std::max(1, 64 / signature.format.group_size);
+  return load + 4.0 * GroupsPerBlock(signature.format);
 }
 
 // What the compiler needs per thread, within the cap that its thread count sets.

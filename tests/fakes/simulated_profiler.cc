@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
+#include "kernels/packing.h"
 #include "kernels/reference_gemm.h"
 #include "server/launch_spec_proto.h"
 #include "server/proto_convert.h"
@@ -122,8 +123,9 @@ absl::StatusOr<internal::Timing> SimulatedProfiler::TimingOf(const internal::Can
   const double resident = std::max(1, std::min(by_smem, by_threads)) * static_cast<double>(device_.sm_count);
   const double waves = blocks / resident;
   const double k = static_cast<double>(problem_.k);
+  const PackedSizes packed = PackedSizesFor(problem_.n, problem_.k, problem_.signature.format);
   const double weight_bytes =
-      static_cast<double>(problem_.n) * k / 2 * (1 + 4.0 / problem_.signature.format.group_size);
+      static_cast<double>(packed.weight_bytes + packed.scale_bytes + packed.zero_bytes + packed.step_bytes);
   const double memory_us = weight_bytes / (device_.dram_gb_per_s * 1e3);
   const double rows = static_cast<double>(grid.x * spec.tile_m);
   const double mma_us = 2 * rows * static_cast<double>(problem_.n) * k / (device_.mma_tflops * 1e6);

@@ -185,6 +185,27 @@ TEST(CostModel, FinerGroupsAndZeroPointsCostMore) {
   EXPECT_GT(PredictCost(Decode(1), zeros, 8, H200()).total_us, coarse);
 }
 
+// group_size 0 is channel-wise, and comes from clients.
+TEST(CostModel, ChannelWiseScalesCostAboutWhatGroupsDo) {
+  for (const ZeroPoint zero : {ZeroPoint::kNone, ZeroPoint::kInteger, ZeroPoint::kFloat}) {
+    for (const int64_t m : {1, 64, 1024}) {
+      Problem channel = MakeProblem(8448, 4096);
+      channel.signature.format.group_size = 0;
+      channel.signature.format.zero_point = zero;
+      Problem groups = channel;
+      groups.signature.format.group_size = 64;
+      const std::vector<Candidate> candidates = LegalCandidates(channel, BucketFor(m), H200());
+      ASSERT_FALSE(candidates.empty());
+      for (const Candidate& candidate : candidates) {
+        const double us = PredictCost(candidate, channel, m, H200()).total_us;
+        const double with_groups = PredictCost(candidate, groups, m, H200()).total_us;
+        EXPECT_GT(us, 0.5 * with_groups) << CandidateName(candidate);
+        EXPECT_LT(us, 1.25 * with_groups) << CandidateName(candidate);
+      }
+    }
+  }
+}
+
 TEST(CostModel, FasterMemoryIsFaster) {
   DeviceProfile slow = H200();
   slow.dram_gb_per_s /= 4;
