@@ -39,7 +39,7 @@ import time
 import traceback
 
 import torch
-import torch._inductor
+import torch._inductor.config
 from llama import SIZES, random_llama
 from tinygemm import TinygemmLinear, serves
 

@@ -5,6 +5,7 @@
 
 import gc
 import os
+from concurrent import futures
 
 import pytest
 
@@ -127,6 +128,22 @@ def test_a_destroyed_graphs_workspace_is_used_again(client):
         gc.collect()
         torch.cuda.synchronize()
     assert len(blocks) < 20
+
+
+def test_threads_launch_at_once(client):
+    layer = split_layer(client, 16)
+    inputs = [torch.randn(16, layer.in_features, device="cuda").bfloat16() for _ in range(8)]
+    wanted = [layer(x) for x in inputs]
+    torch.cuda.synchronize()
+
+    def run(x):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            results = [layer(x) for _ in range(100)]
+        torch.cuda.synchronize()
+        return results[-1]
+
+    with futures.ThreadPoolExecutor(len(inputs)) as pool:
+        assert all(torch.equal(y, right) for y, right in zip(pool.map(run, inputs), wanted))
 
 
 class Block(nn.Module):

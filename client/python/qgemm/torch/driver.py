@@ -58,6 +58,15 @@ class Driver:
             self._cuda.cuGetErrorString(result, ctypes.byref(text))
             raise CudaError(f"{call}: {(text.value or b'unknown error').decode()} ({result})", result)
 
+    def bind(self, device):
+        """Makes the device's primary context current in a thread that has none yet: PyTorch does so only when it needs
+        one itself, and a cached allocation needs none."""
+        context = ctypes.c_void_p()
+        self.check(self._cuda.cuCtxGetCurrent(ctypes.byref(context)), "cuCtxGetCurrent")
+        if not context.value:
+            self.check(self._cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), "cuDevicePrimaryCtxRetain")
+            self.check(self._cuda.cuCtxSetCurrent(context), "cuCtxSetCurrent")
+
     def load(self, cubin, entry):
         """The function `entry` of a module that stays loaded as long as the process."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()

@@ -142,6 +142,7 @@ class KernelTable:
         tells problems apart and is cheap to hash; problem_of(*call) is the Problem."""
         if getattr(self._local, "version", None) != self._version or len(self._local.launches) >= _MOST_LAUNCHES:
             self._local.version, self._local.launches = self._version, {}
+            driver().bind(device)
         # All M of a bucket have the same pick.
         key = (call, bucket_for(m), device, addresses)
         found = self._local.launches.get(key)
