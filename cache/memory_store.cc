@@ -19,8 +19,17 @@ void MemoryStore::SetWriteError(absl::Status error) {
   write_error_ = std::move(error);
 }
 
+absl::Status MemoryStore::WriteError() const {
+  MutexLock lock(mu_);
+  return write_error_;
+}
+
 absl::StatusOr<std::string> MemoryStore::Read(RecordFamily family, absl::string_view key) {
   MutexLock lock(mu_);
+  return ReadLocked(family, key);
+}
+
+absl::StatusOr<std::string> MemoryStore::ReadLocked(RecordFamily family, absl::string_view key) {
   const auto& table = tables_[Index(family)];
   const auto found = table.find(std::string(key));
   if (found == table.end()) return absl::NotFoundError("no such key");
@@ -52,17 +61,19 @@ absl::Status MemoryStore::Write(const std::vector<Mutation>& mutations) {
   return absl::OkStatus();
 }
 
-absl::Status MemoryStore::RemoveIfStill(RecordFamily family, absl::string_view key,
-                                        const absl::StatusOr<std::string>& seen,
-                                        const std::vector<Mutation>& also) {
+absl::StatusOr<std::vector<bool>> MemoryStore::ApplyIfStill(const std::vector<Conditional>& conditionals) {
   MutexLock lock(mu_);
   if (!write_error_.ok()) return write_error_;
-  auto& table = tables_[Index(family)];
-  const auto found = table.find(std::string(key));
-  if (found == table.end() || !seen.ok() || found->second != *seen) return absl::OkStatus();
-  table.erase(found);
-  Apply(also);
-  return absl::OkStatus();
+  std::vector<bool> applied;
+  for (const Conditional& conditional : conditionals) {
+    applied.push_back(StillHolds(conditional.seen, ReadLocked(conditional.family, conditional.key)));
+    if (applied.back()) Apply(conditional.mutations);
+  }
+  return applied;
+}
+
+absl::Status MemoryStore::Backup(absl::string_view /*directory*/) {
+  return absl::FailedPreconditionError("a store in memory has no files to copy");
 }
 
 void MemoryStore::Apply(const std::vector<Mutation>& mutations) {
@@ -74,6 +85,7 @@ void MemoryStore::Apply(const std::vector<Mutation>& mutations) {
       table.erase(mutation.key);
     }
   }
+  NoteWritten(mutations);
 }
 
 }  // namespace qgemm

@@ -18,11 +18,15 @@ namespace qgemm {
 // disk. Thread-safe.
 class MemoryStore final : public RecordStore {
  public:
-  MemoryStore() = default;
+  explicit MemoryStore(Clock& clock = RealClock()) : RecordStore(clock) {}
 
   // From now on writes answer `error` and change nothing (ResourceExhausted: a full disk); OK: they work
   // again.
   void SetWriteError(absl::Status error);
+
+  // FailedPrecondition: there are no files to copy.
+  absl::Status Backup(absl::string_view directory) override;
+  void RequestCompaction() override {}
 
  protected:
   absl::StatusOr<std::string> Read(RecordFamily family, absl::string_view key) override;
@@ -30,15 +34,16 @@ class MemoryStore final : public RecordStore {
                                 int limit) override;
   absl::StatusOr<int64_t> Count(RecordFamily family) override;
   absl::Status Write(const std::vector<Mutation>& mutations) override;
-  absl::Status RemoveIfStill(RecordFamily family, absl::string_view key,
-                             const absl::StatusOr<std::string>& seen,
-                             const std::vector<Mutation>& also) override;
+  absl::StatusOr<std::vector<bool>> ApplyIfStill(const std::vector<Conditional>& conditionals) override;
   int64_t DiskBytes() override { return 0; }
+  int64_t LimitBytes() override { return 0; }
+  absl::Status WriteError() const override;
 
  private:
+  absl::StatusOr<std::string> ReadLocked(RecordFamily family, absl::string_view key) QGEMM_REQUIRES(mu_);
   void Apply(const std::vector<Mutation>& mutations) QGEMM_REQUIRES(mu_);
 
-  Mutex mu_;
+  mutable Mutex mu_;
   std::array<std::map<std::string, std::string>, kFamilyCount> tables_ QGEMM_GUARDED_BY(mu_);
   absl::Status write_error_ QGEMM_GUARDED_BY(mu_);
 };

@@ -12,30 +12,14 @@
 #include "absl/strings/string_view.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
+#include "cache/index_keys.h"
 #include "spdlog/spdlog.h"
 
 namespace qgemm {
 namespace {
 
-constexpr size_t kKeyBytes = 32;
-constexpr absl::string_view kInfoPrefix = "info/";
-constexpr absl::string_view kSha256Prefix = "sha256/";
 // Entries read per locked step while visiting: long visits never keep writers or a reopening waiting.
 constexpr int kPageEntries = 512;
-
-std::string InfoKey(absl::string_view kernel_key) { return absl::StrCat(kInfoPrefix, kernel_key); }
-
-std::string Sha256Key(absl::string_view sha256_hex, absl::string_view kernel_key) {
-  return absl::StrCat(kSha256Prefix, absl::HexStringToBytes(sha256_hex), kernel_key);
-}
-
-// The smallest key above all keys that begin with `prefix`; empty when there is none.
-std::string PrefixEnd(absl::string_view prefix) {
-  std::string end(prefix);
-  while (!end.empty() && end.back() == '\xff') end.pop_back();
-  if (!end.empty()) ++end.back();
-  return end;
-}
 
 absl::Status CheckKey(absl::string_view name, absl::string_view key) {
   if (key.size() == kKeyBytes) return absl::OkStatus();
@@ -50,10 +34,11 @@ absl::Status CheckJobId(absl::string_view job_id) {
       absl::StrCat("job_id has ", job_id.size(), " characters, it must have 1 .. ", kMaxBytes));
 }
 
-bool IsSha256Hex(absl::string_view text) {
-  return text.size() == size_t{2} * kSha256Bytes && std::all_of(text.begin(), text.end(), [](char c) {
-           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-         });
+// Keys are digests: their first bytes are spread evenly.
+size_t EpochSlot(absl::string_view pick_key) {
+  if (pick_key.size() < 2) return 0;
+  return (static_cast<uint8_t>(pick_key[0]) | static_cast<size_t>(static_cast<uint8_t>(pick_key[1])) << 8) %
+         4096;
 }
 
 bool IsMiss(const absl::Status& status) { return absl::IsNotFound(status); }
@@ -82,6 +67,7 @@ absl::StatusOr<internal::KernelRecord> RecordStore::GetKernel(absl::string_view 
   QGEMM_RETURN_IF_ERROR(CheckKey("kernel_key", kernel_key));
   internal::KernelRecord record;
   QGEMM_RETURN_IF_ERROR(ReadRecord(RecordFamily::kKernel, RecordType::kKernel, kernel_key, record));
+  reads_.Touch(EntryKind::kKernel, kernel_key);
   return record;
 }
 
@@ -104,7 +90,7 @@ absl::StatusOr<internal::KernelRecord> RecordStore::GetKernelBySha256(absl::stri
       if (!record.ok() && !IsMiss(record.status())) return record.status();
     }
     if (page.size() < kPageEntries) break;
-    begin = absl::StrCat(page.back().first, absl::string_view("\0", 1));
+    begin = KeyAfter(page.back().first);
   }
   return absl::NotFoundError(absl::StrCat("no kernel with sha256 ", sha256_hex, " is stored"));
 }
@@ -130,6 +116,8 @@ absl::StatusOr<std::vector<RecordStore::Mutation>> RecordStore::KernelMutations(
   mutations.push_back(
       {RecordFamily::kIndex, info_key, EncodeRecord(RecordType::kKernelInfo, info_key, stored.info())});
   mutations.push_back({RecordFamily::kIndex, Sha256Key(stored.info().sha256(), record.kernel_key()), ""});
+  mutations.push_back(
+      UsedMutation({EntryKind::kKernel, record.kernel_key()}, mutations.front().value->size()));
   return mutations;
 }
 
@@ -168,22 +156,61 @@ absl::StatusOr<internal::PickRecord> RecordStore::GetPick(absl::string_view pick
   QGEMM_RETURN_IF_ERROR(CheckKey("pick_key", pick_key));
   internal::PickRecord record;
   QGEMM_RETURN_IF_ERROR(ReadRecord(RecordFamily::kPick, RecordType::kPick, pick_key, record));
+  // Who uses a pick wants its kernel.
+  reads_.Touch(EntryKind::kPick, pick_key);
+  reads_.Touch(EntryKind::kKernel, record.kernel_key());
   return record;
+}
+
+uint64_t RecordStore::PickEpoch(absl::string_view pick_key) const {
+  return pick_epochs_[EpochSlot(pick_key)].load(std::memory_order_acquire);
+}
+
+void RecordStore::NoteWritten(const std::vector<Mutation>& mutations) {
+  for (const Mutation& mutation : mutations) {
+    if (mutation.family == RecordFamily::kPick) {
+      pick_epochs_[EpochSlot(mutation.key)].fetch_add(1, std::memory_order_release);
+    }
+  }
+}
+
+void RecordStore::NoteAllWritten() {
+  for (std::atomic<uint64_t>& epoch : pick_epochs_) epoch.fetch_add(1, std::memory_order_release);
 }
 
 absl::Status RecordStore::PutPick(const internal::PickRecord& pick,
                                   absl::Span<const internal::TimingRecord> timings) {
+  QGEMM_ASSIGN_OR_RETURN(const std::vector<Mutation> mutations, PickMutations(pick, timings));
+  return Write(mutations);
+}
+
+absl::StatusOr<std::vector<RecordStore::Mutation>> RecordStore::PickMutations(
+    const internal::PickRecord& pick, absl::Span<const internal::TimingRecord> timings) {
   QGEMM_RETURN_IF_ERROR(CheckKey("pick_key", pick.pick_key()));
   std::vector<Mutation> mutations;
-  mutations.reserve(timings.size() + 1);
+  mutations.reserve(timings.size() + 2);
+  size_t bytes = 0;
   for (const internal::TimingRecord& timing : timings) {
     QGEMM_RETURN_IF_ERROR(CheckKey("timing_key", timing.timing_key()));
     mutations.push_back({RecordFamily::kTiming, timing.timing_key(),
                          EncodeRecord(RecordType::kTiming, timing.timing_key(), timing)});
+    bytes += mutations.back().value->size();
   }
   mutations.push_back(
       {RecordFamily::kPick, pick.pick_key(), EncodeRecord(RecordType::kPick, pick.pick_key(), pick)});
-  return Write(mutations);
+  bytes += mutations.back().value->size();
+  mutations.push_back(UsedMutation({EntryKind::kPick, pick.pick_key()}, bytes));
+  return mutations;
+}
+
+RecordStore::Mutation RecordStore::UsedMutation(const EntryId& entry, size_t bytes) {
+  UsedValue value;
+  const int64_t now_ms = clock_.WallUnixMs();
+  value.unix_hour = static_cast<uint32_t>(now_ms / kHourMs);
+  value.bytes = bytes;
+  // Unique also across restarts, as long as the clock goes forward.
+  value.write_number = (static_cast<uint64_t>(now_ms) << 20) + write_number_.fetch_add(1);
+  return {RecordFamily::kIndex, UsedKey(entry), EncodeUsed(value)};
 }
 
 absl::Status RecordStore::VisitPicks(const std::function<bool(const internal::PickRecord&)>& visit) {
@@ -200,11 +227,16 @@ absl::Status RecordStore::VisitPicks(const std::function<bool(const internal::Pi
       }
     }
     if (page.size() < kPageEntries) return absl::OkStatus();
-    begin = absl::StrCat(page.back().first, absl::string_view("\0", 1));
+    begin = KeyAfter(page.back().first);
   }
 }
 
 absl::Status RecordStore::VisitKernels(const std::function<bool(const v1::KernelInfo&)>& visit) {
+  return VisitKernelEntries([&](absl::string_view, const v1::KernelInfo& info) { return visit(info); });
+}
+
+absl::Status RecordStore::VisitKernelEntries(
+    const std::function<bool(absl::string_view kernel_key, const v1::KernelInfo&)>& visit) {
   const std::string end = PrefixEnd(kInfoPrefix);
   std::string begin(kInfoPrefix);
   while (true) {
@@ -218,10 +250,10 @@ absl::Status RecordStore::VisitKernels(const std::function<bool(const v1::Kernel
         if (!rebuilt.has_value()) continue;
         info = *std::move(rebuilt);
       }
-      if (!visit(info)) return absl::OkStatus();
+      if (!visit(absl::string_view(key).substr(kInfoPrefix.size()), info)) return absl::OkStatus();
     }
     if (page.size() < kPageEntries) return absl::OkStatus();
-    begin = absl::StrCat(page.back().first, absl::string_view("\0", 1));
+    begin = KeyAfter(page.back().first);
   }
 }
 
@@ -263,7 +295,7 @@ absl::Status RecordStore::VisitJobs(const std::function<bool(const internal::Job
       }
     }
     if (page.size() < kPageEntries) return absl::OkStatus();
-    begin = absl::StrCat(page.back().first, absl::string_view("\0", 1));
+    begin = KeyAfter(page.back().first);
   }
 }
 
@@ -279,6 +311,15 @@ absl::StatusOr<CacheStats> RecordStore::Stats() {
   QGEMM_ASSIGN_OR_RETURN(stats.timings, Count(RecordFamily::kTiming));
   stats.disk_bytes = DiskBytes();
   stats.corrupt = corrupt_.load();
+  stats.evicted = evicted_.load();
+  stats.limit_bytes = LimitBytes();
+  stats.write_error = std::string(WriteError().message());
+  QGEMM_RETURN_IF_ERROR(
+      VisitEntries(RecordFamily::kIndex, kPinPrefix, [&stats](const std::string& key, const std::string&) {
+        if (ParseEntryKey(kPinPrefix, key).has_value()) ++stats.pinned;
+        return true;
+      }));
+  QGEMM_ASSIGN_OR_RETURN(stats.adopted_toolchain, AdoptedToolchain());
   return stats;
 }
 
@@ -296,6 +337,20 @@ absl::Status RecordStore::ReadRecord(RecordFamily family, RecordType type, absl:
   return absl::NotFoundError(absl::StrCat("no ", FamilyName(family), " is stored under key ", ToHex(key)));
 }
 
+bool RecordStore::StillHolds(const absl::StatusOr<std::string>& seen,
+                             const absl::StatusOr<std::string>& now) {
+  if (seen.ok()) return now.ok() && *now == *seen;
+  return now.status().code() == seen.status().code();
+}
+
+absl::Status RecordStore::RemoveIfStill(RecordFamily family, absl::string_view key,
+                                        const absl::StatusOr<std::string>& seen,
+                                        const std::vector<Mutation>& also) {
+  Conditional removal{family, std::string(key), seen, also};
+  removal.mutations.push_back({family, std::string(key), std::nullopt});
+  return ApplyIfStill({std::move(removal)}).status();
+}
+
 void RecordStore::DropCorrupt(RecordFamily family, absl::string_view key,
                               const absl::StatusOr<std::string>& seen, const absl::Status& reason) {
   corrupt_.fetch_add(1);
@@ -304,12 +359,16 @@ void RecordStore::DropCorrupt(RecordFamily family, absl::string_view key,
     // The record no longer says which cubin it held; its index entry does.
     const std::string info_key = InfoKey(key);
     also.push_back({RecordFamily::kIndex, info_key, std::nullopt});
+    also.push_back({RecordFamily::kIndex, UsedKey({EntryKind::kKernel, std::string(key)}), std::nullopt});
     const absl::StatusOr<std::string> value = Read(RecordFamily::kIndex, info_key);
     v1::KernelInfo info;
     if (value.ok() && DecodeRecord(RecordType::kKernelInfo, info_key, *value, info).ok() &&
         IsSha256Hex(info.sha256())) {
       also.push_back({RecordFamily::kIndex, Sha256Key(info.sha256(), key), std::nullopt});
     }
+  }
+  if (family == RecordFamily::kPick) {
+    also.push_back({RecordFamily::kIndex, UsedKey({EntryKind::kPick, std::string(key)}), std::nullopt});
   }
   const absl::Status removed = RemoveIfStill(family, key, seen, also);
   spdlog::warn("store: corrupt {} record {} {}: {}{}", std::string(FamilyName(family)), ToHex(key),
@@ -325,8 +384,15 @@ std::optional<v1::KernelInfo> RecordStore::RebuildKernelInfo(const std::string& 
   if (kernel_key.size() != kKeyBytes) return std::nullopt;
   const absl::StatusOr<internal::KernelRecord> record = GetKernel(kernel_key);
   if (!record.ok()) return std::nullopt;
+  absl::StatusOr<std::vector<Mutation>> mutations = KernelMutations(*record);
+  if (!mutations.ok()) return std::nullopt;
+  // The record itself is right as it is.
+  mutations->erase(
+      std::remove_if(mutations->begin(), mutations->end(),
+                     [](const Mutation& mutation) { return mutation.family != RecordFamily::kIndex; }),
+      mutations->end());
   // Where this fails (a full disk) the entry is rebuilt by the next visit or the next write of the kernel.
-  const absl::Status written = PutKernel(*record);
+  const absl::Status written = Write(*mutations);
   if (!written.ok()) {
     spdlog::warn("store: index entry of kernel {} not rebuilt: {}", ToHex(kernel_key),
                  std::string(written.message()));

@@ -54,7 +54,13 @@ rocksdb::CompressionType BlobCompression() {
   return zstd ? rocksdb::kZSTD : rocksdb::kNoCompression;
 }
 
-rocksdb::DBOptions DbOptions(rocksdb::Env* env) {
+// A part of the limit, within what is reasonable without one.
+uint64_t Share(int64_t limit_bytes, int64_t divisor, size_t least, size_t most) {
+  if (limit_bytes <= 0) return most;
+  return std::clamp(static_cast<size_t>(limit_bytes / divisor), least, most);
+}
+
+rocksdb::DBOptions DbOptions(rocksdb::Env* env, int64_t limit_bytes) {
   rocksdb::DBOptions options;
   if (env != nullptr) options.env = env;
   options.create_if_missing = true;
@@ -62,7 +68,7 @@ rocksdb::DBOptions DbOptions(rocksdb::Env* env) {
   options.info_log = std::make_shared<WarningLogger>();
   options.max_background_jobs = 2;
   options.max_open_files = 512;
-  options.max_total_wal_size = 64 * kMiB;
+  options.max_total_wal_size = Share(limit_bytes, 32, 2 * kMiB, 64 * kMiB);
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   // RocksDB's own recovery after a full disk does not bring writes back; the store reopens the database
@@ -71,22 +77,23 @@ rocksdb::DBOptions DbOptions(rocksdb::Env* env) {
   return options;
 }
 
-rocksdb::ColumnFamilyOptions FamilyOptions(absl::string_view name) {
+rocksdb::ColumnFamilyOptions FamilyOptions(absl::string_view name, int64_t limit_bytes) {
   rocksdb::ColumnFamilyOptions options;
-  options.write_buffer_size = 8 * kMiB;
+  options.write_buffer_size = Share(limit_bytes, 128, kMiB, 8 * kMiB);
+  // Compactions of ranges work on few files at a time, and need little space for it.
+  options.target_file_size_base = Share(limit_bytes, 128, kMiB, 8 * kMiB);
   rocksdb::BlockBasedTableOptions table;
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   if (name == FamilyName(RecordFamily::kKernel)) {
     // Cubins are large and rarely rewritten. A blob file is deleted only as a whole, when compaction has
-    // moved what still lives in it: small files and forced collection give space back soon after a delete.
+    // moved what still lives in it. That is left to Compact(): collecting in every compaction would rewrite
+    // all blobs again and again, because the tables beside them are small and always compacted together.
     options.enable_blob_files = true;
     options.min_blob_size = 4096;
-    options.blob_file_size = 16 * kMiB;
+    options.blob_file_size = Share(limit_bytes, 128, kMiB, 16 * kMiB);
     options.blob_compression_type = BlobCompression();
-    options.enable_blob_garbage_collection = true;
-    options.blob_garbage_collection_age_cutoff = 1.0;
-    options.blob_garbage_collection_force_threshold = 0.5;
+    options.enable_blob_garbage_collection = false;
   }
   return options;
 }
@@ -100,8 +107,8 @@ std::vector<std::string> OurFamilies() {
 }  // namespace
 
 rocksdb::Status RocksDbDatabase::Open(const std::string& directory, Mode mode, rocksdb::Env* env,
-                                      std::unique_ptr<RocksDbDatabase>& database) {
-  const rocksdb::DBOptions options = DbOptions(env);
+                                      int64_t limit_bytes, std::unique_ptr<RocksDbDatabase>& database) {
+  const rocksdb::DBOptions options = DbOptions(env, limit_bytes);
   // RocksDB wants every existing family named, also those of other versions.
   std::vector<std::string> names;
   rocksdb::Status listed = rocksdb::DB::ListColumnFamilies(options, directory, &names);
@@ -114,7 +121,7 @@ rocksdb::Status RocksDbDatabase::Open(const std::string& directory, Mode mode, r
   }
   std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
   descriptors.reserve(names.size());
-  for (const std::string& name : names) descriptors.emplace_back(name, FamilyOptions(name));
+  for (const std::string& name : names) descriptors.emplace_back(name, FamilyOptions(name, limit_bytes));
 
   std::unique_ptr<RocksDbDatabase> opened(new RocksDbDatabase());
   rocksdb::DB* db = nullptr;
@@ -140,6 +147,45 @@ RocksDbDatabase::~RocksDbDatabase() {
   }
   // After a failed write this repeats its error, which the writer has been told.
   db_->Close().PermitUncheckedError();
+}
+
+rocksdb::Status RocksDbDatabase::Compact(const std::function<bool()>& done, std::atomic<bool>& canceled) {
+  // The log is shared: it is deleted when the last family no longer needs it.
+  const rocksdb::Status flushed = db_->Flush(rocksdb::FlushOptions(), handles_);
+  if (!flushed.ok()) return flushed;
+  rocksdb::CompactRangeOptions options;
+  options.canceled = &canceled;
+  options.exclusive_manual_compaction = false;
+  options.allow_write_stall = false;
+  for (const RecordFamily each : {RecordFamily::kKernel, RecordFamily::kPick, RecordFamily::kTiming,
+                                  RecordFamily::kIndex, RecordFamily::kJob}) {
+    // Of the kernels this moves the keys only, and tells what became garbage in which blob file.
+    const rocksdb::Status status = db_->CompactRange(options, family(each), nullptr, nullptr);
+    if (!status.ok()) return status;
+  }
+  // The oldest blob files are emptied and deleted, some at a time, and what lives moves to new ones. After a
+  // full round every file was looked at.
+  constexpr double kStep = 1.0 / 16;
+  constexpr int kMaxSteps = 20;
+  options.blob_garbage_collection_policy = rocksdb::BlobGarbageCollectionPolicy::kForce;
+  options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForce;
+  rocksdb::ColumnFamilyHandle* kernels = family(RecordFamily::kKernel);
+  const auto property = [&](const std::string& name) {
+    uint64_t value = 0;
+    db_->GetIntProperty(kernels, name, &value);
+    return value;
+  };
+  for (int step = 0; step < kMaxSteps && !done(); ++step) {
+    // The last bit is not worth its writes.
+    const uint64_t garbage = property(rocksdb::DB::Properties::kLiveBlobFileGarbageSize);
+    if (garbage <= property(rocksdb::DB::Properties::kLiveBlobFileSize) / 32) break;
+    // RocksDB rounds down to whole files.
+    const auto files = static_cast<double>(property(rocksdb::DB::Properties::kNumBlobFiles));
+    options.blob_garbage_collection_age_cutoff = std::min(1.0, std::max(kStep, 1.01 / std::max(1.0, files)));
+    const rocksdb::Status status = db_->CompactRange(options, kernels, nullptr, nullptr);
+    if (!status.ok()) return status;
+  }
+  return rocksdb::Status::OK();
 }
 
 bool IsDamage(const rocksdb::Status& status) {

@@ -2,6 +2,9 @@
 #define QGEMM_CACHE_ROCKSDB_DATABASE_H_
 
 #include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,10 +22,11 @@ class RocksDbDatabase {
  public:
   enum class Mode { kReadWrite, kReadOnly };
 
-  // `env` null: the real one. The database is created when absent (kReadWrite). Returns RocksDB's own status:
-  // the caller decides what damage or a full disk means.
+  // `env` null: the real one. `limit_bytes`: how large the database may become, 0: any size; files and
+  // buffers are small enough for it. The database is created when absent (kReadWrite). Returns RocksDB's own
+  // status: the caller decides what damage or a full disk means.
   [[nodiscard]] static rocksdb::Status Open(const std::string& directory, Mode mode, rocksdb::Env* env,
-                                            std::unique_ptr<RocksDbDatabase>& database);
+                                            int64_t limit_bytes, std::unique_ptr<RocksDbDatabase>& database);
   // Closes it. Writes that were acknowledged are in the write-ahead log.
   ~RocksDbDatabase();
   RocksDbDatabase(const RocksDbDatabase&) = delete;
@@ -33,6 +37,10 @@ class RocksDbDatabase {
   [[nodiscard]] rocksdb::ColumnFamilyHandle* family(RecordFamily family) const {
     return families_[static_cast<size_t>(family)];
   }
+
+  // Gives deleted records' space back, `done()` asked between steps; `canceled` ends it early (Aborted). Each
+  // step needs no more free space than a few small files.
+  [[nodiscard]] rocksdb::Status Compact(const std::function<bool()>& done, std::atomic<bool>& canceled);
 
  private:
   RocksDbDatabase() = default;

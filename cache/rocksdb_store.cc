@@ -1,5 +1,7 @@
 #include "cache/rocksdb_store.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -21,16 +23,17 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "cache/crash_point.h"
+#include "cache/eviction.h"
+#include "cache/index_keys.h"
 #include "cache/rocksdb_database.h"
 #include "cache/store_directory.h"
 #include "rocksdb/db.h"
+#include "rocksdb/utilities/checkpoint.h"
 #include "rocksdb/write_batch.h"
 #include "spdlog/spdlog.h"
 
 namespace qgemm {
 namespace {
-
-constexpr absl::string_view kSchemaKey = "schema_version";
 
 rocksdb::Slice ToSlice(absl::string_view bytes) { return {bytes.data(), bytes.size()}; }
 
@@ -38,6 +41,11 @@ rocksdb::Slice ToSlice(absl::string_view bytes) { return {bytes.data(), bytes.si
 constexpr absl::string_view kDamageMark = "DAMAGED";
 
 constexpr int kSalvageEntries = 64;
+
+constexpr int kOldestSchemaVersion = 1;
+
+// Evicting begins when less than this part of the limit is free, and ends when twice as much or more is.
+constexpr int64_t kHeadRoomParts = 16;
 
 // DataLoss: the directory holds a damaged store, as far as its file names tell. RocksDB creates a database
 // where CURRENT is missing and deletes the files it does not know: a store that lost that one file must not
@@ -76,7 +84,7 @@ std::string SkipAhead(RecordFamily family, const std::string& key) {
 }  // namespace
 
 RocksDbStore::RocksDbStore(std::string directory, const RocksDbStoreOptions& options)
-    : directory_(std::move(directory)), options_(options) {}
+    : RecordStore(*options.clock), directory_(std::move(directory)), options_(options) {}
 
 RocksDbStore::~RocksDbStore() = default;
 
@@ -85,11 +93,15 @@ absl::StatusOr<std::unique_ptr<RocksDbStore>> RocksDbStore::Open(absl::string_vi
   QGEMM_ASSIGN_OR_RETURN(StoreDirectory held, StoreDirectory::Acquire(directory));
   auto store = absl::WrapUnique(new RocksDbStore(held.path(), options));
   store->held_ = std::make_unique<StoreDirectory>(std::move(held));
-  WriterLock lock(store->mu_);
-  absl::Status status = FindDamage(store->directory_);
-  if (status.ok()) status = store->OpenForWriting();
-  if (absl::IsDataLoss(status)) status = store->StartAfresh(status.message());
-  QGEMM_RETURN_IF_ERROR(status);
+  {
+    WriterLock lock(store->mu_);
+    absl::Status status = FindDamage(store->directory_);
+    if (status.ok()) status = store->OpenForWriting();
+    if (absl::IsDataLoss(status)) status = store->StartAfresh(status.message());
+    QGEMM_RETURN_IF_ERROR(status);
+  }
+  QGEMM_RETURN_IF_ERROR(store->Migrate());
+  store->estimated_bytes_ = store->DiskBytes();
   return store;
 }
 
@@ -109,7 +121,7 @@ absl::StatusOr<std::unique_ptr<RocksDbStore>> RocksDbStore::OpenReadOnly(absl::s
     return absl::NotFoundError(absl::StrCat("there is no store in ", directory));
   }
   const rocksdb::Status status = RocksDbDatabase::Open(store->directory_, RocksDbDatabase::Mode::kReadOnly,
-                                                       options.env, store->database_);
+                                                       options.env, 0, store->database_);
   QGEMM_RETURN_IF_ERROR(FromRocksDb(status, directory, "it cannot be opened for reading"));
   QGEMM_RETURN_IF_ERROR(store->CheckSchema());
   return store;
@@ -118,10 +130,11 @@ absl::StatusOr<std::unique_ptr<RocksDbStore>> RocksDbStore::OpenReadOnly(absl::s
 // Falls back to reading only when the disk is full.
 absl::Status RocksDbStore::OpenForWriting() {
   database_.reset();
-  const rocksdb::Status status =
-      RocksDbDatabase::Open(directory_, RocksDbDatabase::Mode::kReadWrite, options_.env, database_);
-  if (IsDiskFull(status) &&
-      RocksDbDatabase::Open(directory_, RocksDbDatabase::Mode::kReadOnly, options_.env, database_).ok()) {
+  const rocksdb::Status status = RocksDbDatabase::Open(directory_, RocksDbDatabase::Mode::kReadWrite,
+                                                       options_.env, options_.limit_bytes, database_);
+  if (IsDiskFull(status) && RocksDbDatabase::Open(directory_, RocksDbDatabase::Mode::kReadOnly, options_.env,
+                                                  options_.limit_bytes, database_)
+                                .ok()) {
     spdlog::warn("store {}: the disk is full, records are read but not written: {}", directory_,
                  status.ToString());
     Latch(FromRocksDb(status, directory_, "the disk is full"));
@@ -135,6 +148,7 @@ absl::Status RocksDbStore::StartAfresh(absl::string_view reason) {
   database_.reset();
   QGEMM_ASSIGN_OR_RETURN(moved_aside_, held_->MoveAside(options_.clock->WallUnixMs() / 1000));
   marked_damaged_ = false;
+  NoteAllWritten();
   QGEMM_RETURN_IF_ERROR(OpenForWriting());
   int64_t copied = 0;
   absl::Status salvaged;
@@ -159,6 +173,9 @@ absl::Status RocksDbStore::Salvage(RocksDbStore& damaged, int64_t& copied) {
       for (const auto& [key, value] : page) {
         if (family != RecordFamily::kKernel) {
           mutations.push_back({family, key, value});
+          if (family == RecordFamily::kPick) {
+            mutations.push_back(UsedMutation({EntryKind::kPick, key}, value.size()));
+          }
           ++copied;
           continue;
         }
@@ -170,7 +187,32 @@ absl::Status RocksDbStore::Salvage(RocksDbStore& damaged, int64_t& copied) {
       }
       if (!mutations.empty()) QGEMM_RETURN_IF_ERROR(WriteLocked(mutations));
       if (page.size() < kSalvageEntries) break;
-      begin = absl::StrCat(page.back().first, absl::string_view("\0", 1));
+      begin = KeyAfter(page.back().first);
+    }
+  }
+  return SalvageIndex(damaged);
+}
+
+absl::Status RocksDbStore::SalvageIndex(RocksDbStore& damaged) {
+  std::vector<Mutation> mutations;
+  const absl::StatusOr<std::string> toolchain = damaged.Read(RecordFamily::kMeta, kToolchainKey);
+  if (toolchain.ok()) mutations.push_back({RecordFamily::kMeta, std::string(kToolchainKey), *toolchain});
+  for (const absl::string_view prefix : {kPinPrefix, kUsedPrefix}) {
+    const std::string end = PrefixEnd(prefix);
+    std::string begin(prefix);
+    while (true) {
+      QGEMM_ASSIGN_OR_RETURN(const Page page,
+                             damaged.ReadPage(RecordFamily::kIndex, begin, end, kSalvageEntries));
+      for (const auto& [key, value] : page) {
+        // Only entries of records that were taken over: those have one, dated now.
+        if (prefix == kPinPrefix || ReadLocked(RecordFamily::kIndex, key).ok()) {
+          mutations.push_back({RecordFamily::kIndex, key, value});
+        }
+      }
+      if (!mutations.empty()) QGEMM_RETURN_IF_ERROR(WriteLocked(mutations));
+      mutations.clear();
+      if (page.size() < kSalvageEntries) break;
+      begin = KeyAfter(page.back().first);
     }
   }
   return absl::OkStatus();
@@ -196,12 +238,13 @@ absl::Status RocksDbStore::CheckSchema() {
       return absl::DataLossError(absl::StrCat("store ", directory_, ": its schema version is \"",
                                               absl::CEscape(*stored), "\", it must be a number"));
     }
-    if (version == kSchemaVersion) return absl::OkStatus();
-    // Version 1 is the first; a later version migrates older ones here.
-    return absl::FailedPreconditionError(absl::StrCat(
-        "store ", directory_, " has schema version ", version, ", this program knows version ",
-        kSchemaVersion, version > kSchemaVersion ? "; use a newer program" : " and no way from there",
-        " or another store directory"));
+    found_version_ = version;
+    if (version >= kOldestSchemaVersion && version <= kSchemaVersion) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("store ", directory_, " has schema version ", version, ", this program knows version ",
+                     kSchemaVersion, " and older ones from ", kOldestSchemaVersion,
+                     version > kSchemaVersion ? "; use a newer program" : " and no way from there",
+                     " or another store directory"));
   }
   if (!absl::IsNotFound(stored.status())) return stored.status();
   for (const RecordFamily family :
@@ -217,7 +260,25 @@ absl::Status RocksDbStore::CheckSchema() {
     }
   }
   if (!write_error().ok()) return absl::OkStatus();  // empty and read-only: nothing can be misread
+  found_version_ = kSchemaVersion;
   return WriteLocked({{RecordFamily::kMeta, std::string(kSchemaKey), absl::StrCat(kSchemaVersion)}});
+}
+
+absl::Status RocksDbStore::Migrate() {
+  if (found_version_ == kSchemaVersion) return absl::OkStatus();
+  const int64_t begin_ms = options_.clock->WallUnixMs();
+  const absl::Status status = MigrateFrom(found_version_);
+  if (absl::IsResourceExhausted(status)) {
+    // Old records read as well as new ones; the next opening tries again.
+    spdlog::warn("store {}: not migrated from schema version {}: {}", directory_, found_version_,
+                 std::string(status.message()));
+    return absl::OkStatus();
+  }
+  QGEMM_RETURN_IF_ERROR(status);
+  spdlog::info("store {}: migrated from schema version {} to {} in {} ms", directory_, found_version_,
+               kSchemaVersion, options_.clock->WallUnixMs() - begin_ms);
+  found_version_ = kSchemaVersion;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> RocksDbStore::Read(RecordFamily family, absl::string_view key) {
@@ -298,18 +359,32 @@ absl::StatusOr<int64_t> RocksDbStore::Count(RecordFamily family) {
 
 absl::Status RocksDbStore::Write(const std::vector<Mutation>& mutations) {
   QGEMM_RETURN_IF_ERROR(RecoverWrites());
+  QGEMM_RETURN_IF_ERROR(ReserveRoom(mutations));
   CrashPoint("store-before-write");
   {
     ReaderLock lock(mu_);
+    ReaderLock write_lock(write_mu_);
     QGEMM_RETURN_IF_ERROR(WriteLocked(mutations));
   }
   CrashPoint("store-after-write");
+  // An unlinked log takes writes and syncs like any other.
+  if (IsDeleted()) {
+    return absl::UnavailableError(absl::StrCat(
+        "store ", directory_, ": its files were deleted, nothing was kept; a fresh store is begun"));
+  }
   return absl::OkStatus();
 }
 
 absl::Status RocksDbStore::WriteLocked(const std::vector<Mutation>& mutations) {
   QGEMM_RETURN_IF_ERROR(write_error());
   rocksdb::WriteBatch batch;
+  QGEMM_RETURN_IF_ERROR(AddTo(batch, mutations));
+  absl::Status status = WriteBatch(batch);
+  NoteWritten(mutations);
+  return status;
+}
+
+absl::Status RocksDbStore::AddTo(rocksdb::WriteBatch& batch, const std::vector<Mutation>& mutations) {
   for (const Mutation& mutation : mutations) {
     rocksdb::ColumnFamilyHandle* handle = database_->family(mutation.family);
     const rocksdb::Status added = mutation.value.has_value()
@@ -317,10 +392,17 @@ absl::Status RocksDbStore::WriteLocked(const std::vector<Mutation>& mutations) {
                                       : batch.Delete(handle, mutation.key);
     QGEMM_RETURN_IF_ERROR(FromRocksDb(added, directory_, "a write cannot be prepared"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status RocksDbStore::WriteBatch(rocksdb::WriteBatch& batch) {
   rocksdb::WriteOptions options;
   options.sync = true;
   const rocksdb::Status status = database_->db().Write(options, &batch);
-  if (status.ok()) return absl::OkStatus();
+  if (status.ok()) {
+    estimated_bytes_ += static_cast<int64_t>(batch.GetDataSize());
+    return absl::OkStatus();
+  }
   absl::Status error = FromRocksDb(
       status, directory_, IsDiskFull(status) ? "the disk is full, nothing was written" : "a write failed");
   if (IsTableDamage(status)) MarkDamaged(error);
@@ -328,17 +410,22 @@ absl::Status RocksDbStore::WriteLocked(const std::vector<Mutation>& mutations) {
   return error;
 }
 
-absl::Status RocksDbStore::RemoveIfStill(RecordFamily family, absl::string_view key,
-                                         const absl::StatusOr<std::string>& seen,
-                                         const std::vector<Mutation>& also) {
-  WriterLock lock(mu_);
+absl::StatusOr<std::vector<bool>> RocksDbStore::ApplyIfStill(const std::vector<Conditional>& conditionals) {
+  ReaderLock lock(mu_);
+  WriterLock write_lock(write_mu_);
   QGEMM_RETURN_IF_ERROR(write_error());
-  const absl::StatusOr<std::string> now = ReadLocked(family, key);
-  const bool same = seen.ok() ? now.ok() && *now == *seen : absl::IsDataLoss(now.status());
-  if (!same) return absl::OkStatus();
-  std::vector<Mutation> mutations = also;
-  mutations.push_back({family, std::string(key), std::nullopt});
-  return WriteLocked(mutations);
+  rocksdb::WriteBatch batch;
+  std::vector<bool> applied;
+  for (const Conditional& conditional : conditionals) {
+    applied.push_back(StillHolds(conditional.seen, ReadLocked(conditional.family, conditional.key)));
+    if (applied.back()) QGEMM_RETURN_IF_ERROR(AddTo(batch, conditional.mutations));
+  }
+  if (batch.Count() > 0) {
+    const absl::Status status = WriteBatch(batch);
+    for (const Conditional& conditional : conditionals) NoteWritten(conditional.mutations);
+    QGEMM_RETURN_IF_ERROR(status);
+  }
+  return applied;
 }
 
 int64_t RocksDbStore::DiskBytes() { return FileBytes(directory_); }
@@ -366,7 +453,9 @@ absl::Status RocksDbStore::RecoverWrites() {
     if (!curable_ || options_.clock->Now() < next_reopen_) return write_error_;
     next_reopen_ = options_.clock->Now() + options_.reopen_interval;
   }
+  compaction_canceled_ = true;
   WriterLock lock(mu_);
+  compaction_canceled_ = false;
   CrashPoint("store-before-reopen");
   if (damaged) {
     // RocksDB met damage while compacting and would meet it again.
@@ -380,11 +469,11 @@ absl::Status RocksDbStore::RecoverWrites() {
     return renewed;
   }
   database_.reset();
-  const rocksdb::Status status =
-      RocksDbDatabase::Open(directory_, RocksDbDatabase::Mode::kReadWrite, options_.env, database_);
+  const rocksdb::Status status = RocksDbDatabase::Open(directory_, RocksDbDatabase::Mode::kReadWrite,
+                                                       options_.env, options_.limit_bytes, database_);
   if (!status.ok()) {
-    const rocksdb::Status reading =
-        RocksDbDatabase::Open(directory_, RocksDbDatabase::Mode::kReadOnly, options_.env, database_);
+    const rocksdb::Status reading = RocksDbDatabase::Open(directory_, RocksDbDatabase::Mode::kReadOnly,
+                                                          options_.env, options_.limit_bytes, database_);
     MutexLock latch(latch_mu_);
     write_error_ =
         FromRocksDb(status, directory_,
@@ -398,6 +487,123 @@ absl::Status RocksDbStore::RecoverWrites() {
   write_error_ = absl::OkStatus();
   spdlog::info("store {}: reopened, writes work again", directory_);
   return absl::OkStatus();
+}
+
+void RocksDbStore::Heal() {
+  if (!write_error().ok()) RecoverWrites().IgnoreError();
+}
+
+bool RocksDbStore::IsDeleted() const {
+  if (held_ == nullptr) return false;
+  return !held_->StillThere() || access(absl::StrCat(directory_, "/CURRENT").c_str(), F_OK) != 0;
+}
+
+bool RocksDbStore::RenewIfDeleted() {
+  if (!IsDeleted()) return false;
+  compaction_canceled_ = true;
+  WriterLock lock(mu_);
+  compaction_canceled_ = false;
+  database_.reset();
+  absl::Status status;
+  if (!held_->StillThere()) {
+    absl::StatusOr<StoreDirectory> anew = StoreDirectory::Acquire(directory_);
+    status = anew.status();
+    if (anew.ok()) *held_ = *std::move(anew);
+  }
+  {
+    MutexLock latch(latch_mu_);
+    write_error_ = absl::OkStatus();
+  }
+  if (status.ok() && absl::IsDataLoss(FindDamage(directory_))) {
+    status = held_->MoveAside(options_.clock->WallUnixMs() / 1000).status();
+  }
+  if (status.ok()) status = OpenForWriting();
+  if (!status.ok()) Latch(status);
+  NoteAllWritten();
+  spdlog::error("store {}: its files were deleted while they were in use; {}", directory_,
+                status.ok() ? "a fresh store was begun, what is missing is made again when it is asked for"
+                            : absl::StrCat("no fresh store can be begun: ", status.message()));
+  return true;
+}
+
+absl::Status RocksDbStore::ReserveRoom(const std::vector<Mutation>& mutations) {
+  if (options_.limit_bytes <= 0) return absl::OkStatus();
+  int64_t bytes = 0;
+  bool adds_records = false;
+  for (const Mutation& mutation : mutations) {
+    bytes += static_cast<int64_t>(mutation.key.size() + mutation.value.value_or("").size());
+    adds_records =
+        adds_records || (mutation.value.has_value() && mutation.family != RecordFamily::kIndex &&
+                         mutation.family != RecordFamily::kMeta && mutation.family != RecordFamily::kJob);
+  }
+  // Evicting itself writes to the index, and a job is journalled at any time: that room is always left.
+  if (!adds_records || estimated_bytes_ + bytes <= options_.limit_bytes) return absl::OkStatus();
+  return MakeRoom();
+}
+
+absl::Status RocksDbStore::MakeRoom() {
+  const int64_t limit = options_.limit_bytes;
+  if (limit <= 0) return absl::OkStatus();
+  const int64_t head_room = limit / kHeadRoomParts;
+  if (estimated_bytes_ <= limit - head_room) return absl::OkStatus();
+  MutexLock lock(room_mu_);
+  // The log's bytes were counted twice if they are in tables by now.
+  int64_t used = DiskBytes();
+  estimated_bytes_ = used;
+  if (used <= limit - head_room) return absl::OkStatus();
+  const int64_t target = limit - 3 * head_room;
+  QGEMM_ASSIGN_OR_RETURN(const RemovedEntries removed,
+                         EvictFraction(*this, 1.0 - static_cast<double>(target) / static_cast<double>(used)));
+  CountEvicted(removed.picks + removed.kernels);
+  const absl::Status compacted = CompactUntil(limit - 2 * head_room);
+  const int64_t before = used;
+  used = DiskBytes();
+  estimated_bytes_ = used;
+  spdlog::info(
+      "store {}: at its limit of {} bytes: {} kernels, {} picks and {} timings evicted, {} -> {} bytes",
+      directory_, limit, removed.kernels, removed.picks, removed.timings, before, used);
+  QGEMM_RETURN_IF_ERROR(compacted);
+  if (used <= limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("store ", directory_, " has ", used, " bytes, its limit is ", limit,
+                   ", and the rest is pinned or in use: raise the limit, unpin or delete"));
+}
+
+absl::Status RocksDbStore::Compact() {
+  MutexLock lock(room_mu_);
+  return CompactUntil(0);
+}
+
+absl::Status RocksDbStore::CompactUntil(int64_t disk_bytes) {
+  ReaderLock lock(mu_);
+  if (database_ == nullptr) return write_error();
+  const rocksdb::Status status =
+      database_->Compact([&] { return DiskBytes() <= disk_bytes; }, compaction_canceled_);
+  if (status.ok() || status.IsIncomplete() || status.IsAborted()) return absl::OkStatus();
+  return FromRocksDb(status, directory_, "space cannot be given back");
+}
+
+absl::Status RocksDbStore::Backup(absl::string_view directory) {
+  const std::string target(directory);
+  if (target.empty() || target[0] != '/') {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the backup directory is \"", absl::CEscape(target), "\", it must be an absolute path"));
+  }
+  std::error_code error;
+  if (std::filesystem::exists(std::filesystem::symlink_status(target, error))) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the backup directory ", target, " exists, it must be a new one"));
+  }
+  FlushUses().IgnoreError();  // a copy with older dates is as good
+  ReaderLock lock(mu_);
+  if (database_ == nullptr) return write_error();
+  rocksdb::Checkpoint* raw = nullptr;
+  rocksdb::Status status = rocksdb::Checkpoint::Create(&database_->db(), &raw);
+  const std::unique_ptr<rocksdb::Checkpoint> checkpoint(raw);
+  // A checkpoint is made under another name and renamed when it is whole.
+  CrashPoint("backup-before-checkpoint");
+  if (status.ok()) status = checkpoint->CreateCheckpoint(target);
+  return FromRocksDb(status, directory_, absl::StrCat("it cannot be copied to ", target));
 }
 
 }  // namespace qgemm

@@ -197,6 +197,13 @@ absl::StatusOr<std::string> StoreDirectory::MoveAside(int64_t unix_seconds) {
   return target;
 }
 
+bool StoreDirectory::StillThere() const {
+  struct stat held;
+  struct stat now;
+  return fstat(lock_.get(), &held) == 0 && stat(path_.c_str(), &now) == 0 && held.st_dev == now.st_dev &&
+         held.st_ino == now.st_ino;
+}
+
 int64_t FileBytes(const std::string& path) {
   int64_t bytes = 0;
   std::error_code error;

@@ -28,6 +28,9 @@ class StoreDirectory {
   // and holds that. Returns the new name of the old one. FailedPrecondition: the parent does not allow it.
   [[nodiscard]] absl::StatusOr<std::string> MoveAside(int64_t unix_seconds);
 
+  // False when the directory was deleted or another one stands at its path.
+  [[nodiscard]] bool StillThere() const;
+
   [[nodiscard]] const std::string& path() const { return path_; }
 
  private:

@@ -49,6 +49,16 @@ class GrpcClient final : public Client {
   absl::StatusOr<v1::CacheStatsResponse> CacheStats() override;
   absl::Status CacheList(v1::CacheListRequest::What what,
                          absl::FunctionRef<void(const v1::CacheEntry&)> visit) override;
+  absl::Status CacheList(const v1::CacheListRequest& request,
+                         absl::FunctionRef<void(const v1::CacheEntry&)> visit) override;
+  absl::StatusOr<v1::CacheDeleteResponse> CacheDelete(const v1::CacheSelection& selection) override;
+  absl::StatusOr<v1::CachePinResponse> CachePin(const v1::CacheSelection& selection, bool unpin) override;
+  absl::StatusOr<v1::CacheVerifyResponse> CacheVerify() override;
+  absl::Status CacheExport(const v1::CacheSelection& selection,
+                           absl::FunctionRef<absl::Status(absl::string_view)> write) override;
+  absl::StatusOr<v1::CacheImportResponse> CacheImport(
+      bool replace, absl::FunctionRef<absl::StatusOr<std::string>()> read) override;
+  absl::StatusOr<v1::CacheBackupResponse> CacheBackup(const std::string& directory) override;
   absl::StatusOr<v1::DescribeResponse> Describe() override;
   absl::StatusOr<v1::CompareSourceSummary> CompareSource(
       const v1::CompareSourceRequest& request,
@@ -84,6 +94,10 @@ class GrpcClient final : public Client {
     bool cancelled_ = false;
   };
 
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> LongCacheCall(grpc::Status (v1::Cache::Stub::*method)(grpc::ClientContext*,
+                                                                                 const Request&, Response*),
+                                         const Request& request);
   absl::Status WaitForConnection(std::chrono::system_clock::time_point deadline);
   absl::Status Unreachable(absl::string_view what) const;
   absl::Status FromGrpc(const grpc::Status& status) const;
@@ -244,15 +258,97 @@ absl::StatusOr<v1::CacheStatsResponse> GrpcClient::CacheStats() {
 
 absl::Status GrpcClient::CacheList(v1::CacheListRequest::What what,
                                    absl::FunctionRef<void(const v1::CacheEntry&)> visit) {
-  Call call(*this, options_.call_timeout);
-  QGEMM_RETURN_IF_ERROR(call.Start());
   v1::CacheListRequest request;
   request.set_what(what);
+  return CacheList(request, visit);
+}
+
+absl::Status GrpcClient::CacheList(const v1::CacheListRequest& request,
+                                   absl::FunctionRef<void(const v1::CacheEntry&)> visit) {
+  Call call(*this, options_.call_timeout);
+  QGEMM_RETURN_IF_ERROR(call.Start());
   const auto reader = cache_->List(call.context(), request);
   for (v1::CacheEntry entry; reader->Read(&entry);) {
     visit(entry);
   }
   return FromGrpc(reader->Finish());
+}
+
+template <typename Request, typename Response>
+absl::StatusOr<Response> GrpcClient::LongCacheCall(
+    grpc::Status (v1::Cache::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+    const Request& request) {
+  Call call(*this, options_.tune_timeout);
+  QGEMM_RETURN_IF_ERROR(call.Start());
+  Response response;
+  QGEMM_RETURN_IF_ERROR(FromGrpc((cache_.get()->*method)(call.context(), request, &response)));
+  return response;
+}
+
+absl::StatusOr<v1::CacheDeleteResponse> GrpcClient::CacheDelete(const v1::CacheSelection& selection) {
+  v1::CacheDeleteRequest request;
+  *request.mutable_selection() = selection;
+  return LongCacheCall(&v1::Cache::Stub::Delete, request);
+}
+
+absl::StatusOr<v1::CachePinResponse> GrpcClient::CachePin(const v1::CacheSelection& selection, bool unpin) {
+  v1::CachePinRequest request;
+  *request.mutable_selection() = selection;
+  request.set_unpin(unpin);
+  return LongCacheCall(&v1::Cache::Stub::Pin, request);
+}
+
+absl::StatusOr<v1::CacheVerifyResponse> GrpcClient::CacheVerify() {
+  return LongCacheCall(&v1::Cache::Stub::Verify, v1::CacheVerifyRequest());
+}
+
+absl::StatusOr<v1::CacheBackupResponse> GrpcClient::CacheBackup(const std::string& directory) {
+  v1::CacheBackupRequest request;
+  request.set_directory(directory);
+  return LongCacheCall(&v1::Cache::Stub::Backup, request);
+}
+
+absl::Status GrpcClient::CacheExport(const v1::CacheSelection& selection,
+                                     absl::FunctionRef<absl::Status(absl::string_view)> write) {
+  Call call(*this, options_.tune_timeout);
+  QGEMM_RETURN_IF_ERROR(call.Start());
+  v1::CacheExportRequest request;
+  *request.mutable_selection() = selection;
+  const auto reader = cache_->Export(call.context(), request);
+  absl::Status written;
+  for (v1::PackChunk chunk; reader->Read(&chunk);) {
+    written = write(chunk.data());
+    if (written.ok()) continue;
+    call.context()->TryCancel();
+    break;
+  }
+  const grpc::Status status = reader->Finish();
+  QGEMM_RETURN_IF_ERROR(written);
+  return FromGrpc(status);
+}
+
+absl::StatusOr<v1::CacheImportResponse> GrpcClient::CacheImport(
+    bool replace, absl::FunctionRef<absl::StatusOr<std::string>()> read) {
+  Call call(*this, options_.tune_timeout);
+  QGEMM_RETURN_IF_ERROR(call.Start());
+  v1::CacheImportResponse response;
+  const auto writer = cache_->Import(call.context(), &response);
+  while (true) {
+    absl::StatusOr<std::string> bytes = read();
+    if (!bytes.ok()) {
+      call.context()->TryCancel();
+      writer->Finish();
+      return bytes.status();
+    }
+    if (bytes->empty()) break;
+    v1::PackChunk chunk;
+    chunk.set_data(*std::move(bytes));
+    chunk.set_replace(replace);
+    if (!writer->Write(chunk)) break;  // Finish says why
+  }
+  writer->WritesDone();
+  QGEMM_RETURN_IF_ERROR(FromGrpc(writer->Finish()));
+  return response;
 }
 
 absl::StatusOr<v1::DescribeResponse> GrpcClient::Describe() {

@@ -3,13 +3,18 @@
 #include <toml++/toml.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "cache/rocksdb_store.h"
 #include "kernels/device_profile.h"
 
 namespace qgemm {
@@ -23,19 +28,37 @@ struct TextKey {
   std::string Config::*field;
 };
 constexpr TextKey kTextKeys[] = {
-    {"data_dir", &Config::data_dir},
-    {"device", &Config::device},
-    {"target", &Config::target},
-    {"arch", &Config::arch},
-    {"log_format", &Config::log_format},
-    {"log_level", &Config::log_level},
-    {"compile_binary", &Config::compile_binary},
-    {"time_binary", &Config::time_binary},
-    {"lock_dir", &Config::lock_dir},
+    {"data_dir", &Config::data_dir},       {"device", &Config::device},
+    {"target", &Config::target},           {"arch", &Config::arch},
+    {"cache_limit", &Config::cache_limit}, {"log_format", &Config::log_format},
+    {"log_level", &Config::log_level},     {"compile_binary", &Config::compile_binary},
+    {"time_binary", &Config::time_binary}, {"lock_dir", &Config::lock_dir},
 };
 
+// The whole-number keys.
+struct NumberKey {
+  absl::string_view name;
+  int Config::*field;
+  int most;
+  absl::string_view zero;  // what 0 means
+};
+constexpr int kMaxDays = 36500;
+constexpr NumberKey kNumberKeys[] = {
+    {"workers", &Config::workers, kMaxWorkers, "automatic"},
+    {"cache_max_idle_days", &Config::cache_max_idle_days, kMaxDays, "never"},
+    {"timing_max_age_days", &Config::timing_max_age_days, kMaxDays, "never"},
+};
+
+absl::Status CheckNumber(const NumberKey& key, int64_t value) {
+  if (value >= 0 && value <= key.most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(key.name, " is ", value, "; allowed: 0 (", key.zero, ") .. ", key.most));
+}
+
 std::string AllowedKeys() {
-  return absl::StrCat("listen, workers, ",
+  std::string numbers;
+  for (const NumberKey& key : kNumberKeys) absl::StrAppend(&numbers, key.name, ", ");
+  return absl::StrCat("listen, ", numbers,
                       absl::StrJoin(kTextKeys, ", ", [](std::string* out, const TextKey& key) {
                         absl::StrAppend(out, key.name);
                       }));
@@ -64,14 +87,13 @@ absl::Status SetListen(const std::string& path, const toml::node& value, Config&
 
 absl::Status SetKey(const std::string& path, absl::string_view key, const toml::node& value, Config& config) {
   if (key == "listen") return SetListen(path, value, config);
-  if (key == "workers") {
+  for (const NumberKey& number_key : kNumberKeys) {
+    if (number_key.name != key) continue;
     const auto number = value.value_exact<int64_t>();
     if (!number) return WrongType(path, key, "a whole number");
-    if (*number < 0 || *number > kMaxWorkers) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": workers is ", *number, "; allowed: 0 (automatic) .. ", kMaxWorkers));
-    }
-    config.workers = static_cast<int>(*number);
+    const absl::Status valid = CheckNumber(number_key, *number);
+    if (!valid.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", valid.message()));
+    config.*number_key.field = static_cast<int>(*number);
     return absl::OkStatus();
   }
   for (const TextKey& text_key : kTextKeys) {
@@ -101,6 +123,22 @@ Environment ProcessEnvironment() {
     }
   }
   return environment;
+}
+
+absl::StatusOr<int64_t> ParseByteSize(absl::string_view text) {
+  static constexpr std::pair<absl::string_view, double> kUnits[] = {
+      {"", 1},      {"B", 1},      {"KB", 1e3},      {"MB", 1e6},         {"GB", 1e9},
+      {"TB", 1e12}, {"KiB", 1024}, {"MiB", 1048576}, {"GiB", 1073741824}, {"TiB", 1099511627776},
+  };
+  const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+  const absl::string_view unit = absl::StripLeadingAsciiWhitespace(text.substr(digits));
+  double number = 0;
+  for (const auto& [name, bytes] : kUnits) {
+    if (name != unit || !absl::SimpleAtod(text.substr(0, digits), &number) || number * bytes > 1e18) continue;
+    return static_cast<int64_t>(number * bytes);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\" is no size; allowed: a number with B, KB, MB, GB, KiB, MiB, GiB or TiB"));
 }
 
 std::string DefaultSocket(const Environment& environment) {
@@ -154,9 +192,11 @@ absl::StatusOr<Config> ResolveConfig(Config config, const Environment& environme
   }
   QGEMM_RETURN_IF_ERROR(FindDeviceProfile(config.target).status());
   if (!config.arch.empty()) QGEMM_RETURN_IF_ERROR(ValidateArch(config.arch));
-  if (config.workers < 0 || config.workers > kMaxWorkers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("workers is ", config.workers, "; allowed: 0 (automatic) .. ", kMaxWorkers));
+  for (const NumberKey& key : kNumberKeys) QGEMM_RETURN_IF_ERROR(CheckNumber(key, config.*key.field));
+  const absl::StatusOr<int64_t> limit = ParseByteSize(config.cache_limit);
+  if (!limit.ok() || (*limit != 0 && *limit < kMinStoreLimitBytes)) {
+    return absl::InvalidArgumentError(absl::StrCat("cache_limit is \"", config.cache_limit,
+                                                   "\"; allowed: 0 (none), or a size from 64MiB on"));
   }
   return config;
 }
@@ -169,7 +209,9 @@ std::string PrintConfig(const Config& config) {
                                                 }),
                                   "]\n");
   for (const TextKey& key : kTextKeys) absl::StrAppend(&text, key.name, " = \"", config.*key.field, "\"\n");
-  absl::StrAppend(&text, "workers = ", config.workers, "\n");
+  for (const NumberKey& key : kNumberKeys) {
+    absl::StrAppend(&text, key.name, " = ", config.*key.field, "\n");
+  }
   return text;
 }
 

@@ -1,6 +1,7 @@
 #ifndef QGEMM_SERVER_CONFIG_H_
 #define QGEMM_SERVER_CONFIG_H_
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -15,18 +16,24 @@ namespace qgemm {
 // Everything that qgemmd can be told. The same names serve as flags (--data-dir) and, with underscores, as
 // keys of the configuration file (data_dir); a flag given wins over the file, the file over the default.
 struct Config {
-  std::vector<std::string> listen;  // empty: DefaultSocket()
-  std::string data_dir;             // empty: DefaultDataDir()
-  std::string device = "auto";      // auto, none, or a GPU's UUID
-  std::string target = "h200";      // device profile to predict for without a GPU
-  std::string arch;                 // overrides the profile's
-  int workers = 0;                  // compile workers; 0: as many as the CPUs and the memory allow
+  std::vector<std::string> listen;    // empty: DefaultSocket()
+  std::string data_dir;               // empty: DefaultDataDir()
+  std::string device = "auto";        // auto, none, or a GPU's UUID
+  std::string target = "h200";        // device profile to predict for without a GPU
+  std::string arch;                   // overrides the profile's
+  int workers = 0;                    // compile workers; 0: as many as the CPUs and the memory allow
+  std::string cache_limit = "20GiB";  // size of the data directory: 64MiB or more; 0: no limit
+  int cache_max_idle_days = 0;        // picks and kernels not used for so long are removed; 0: never
+  int timing_max_age_days = 0;        // timings older than this are removed; 0: never
   std::string log_format = "text";
   std::string log_level = "info";
   std::string compile_binary;          // empty: qgemm-compile beside this program
   std::string time_binary;             // empty: qgemm-time beside this program
   std::string lock_dir = "/run/lock";  // where the pinned GPU's lock is; containers that share a GPU share it
 };
+
+// "20GiB", "500MB", "0" in bytes. InvalidArgument: no such size.
+[[nodiscard]] absl::StatusOr<int64_t> ParseByteSize(absl::string_view text);
 
 // What the environment says, injected for tests.
 using Environment = std::map<std::string, std::string>;

@@ -74,7 +74,7 @@ Daemon::Daemon(CacheStore& store, Compiler& compiler, Gpu* gpu, Clock& clock, Ta
       source_bench_(store, compiler, bench_gpu_.get(), clock, targets),
       tuner_(store, compiler, tuner_gpu_.get(), clock, std::move(targets), options.tuner),
       tuner_service_(tuner_, store),
-      cache_service_(tuner_, store, options.data_dir),
+      cache_service_(tuner_, store, clock, options.data_dir, options.version),
       device_service_(tuner_, compiler, options.version),
       bench_service_(source_bench_) {}
 

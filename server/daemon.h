@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "cache/cache_store.h"
 #include "server/bench_service.h"
+#include "server/cache_service.h"
 #include "server/compiler.h"
 #include "server/file_lock.h"
 #include "server/gpu.h"

@@ -17,6 +17,9 @@ constexpr size_t kShownDigestDigits = 8;
 
 }  // namespace
 
+Kernel::Kernel(KernelSupply& supply, std::string key)
+    : supply_(supply), key_(std::move(key)), hold_(supply.store_.Hold(key_)) {}
+
 Kernel::~Kernel() {
   supply_.Forget(key_);
   std::unique_ptr<CompileTicket> ticket;

@@ -61,10 +61,11 @@ class Kernel {
 
  private:
   friend class KernelSupply;
-  Kernel(KernelSupply& supply, std::string key) : supply_(supply), key_(std::move(key)) {}
+  Kernel(KernelSupply& supply, std::string key);
 
   KernelSupply& supply_;
   const std::string key_;
+  const KernelHold hold_;  // neither evicted nor deleted while it is in use
   const std::shared_ptr<KernelProgress> progress_ = std::make_shared<KernelProgress>();
 
   // Written once, before ready_.

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/subprocess.h"
+#include "cache/housekeeping.h"
 #include "cache/rocksdb_store.h"
 #include "server/compile_pool.h"
 #include "server/config.h"
@@ -55,6 +56,12 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv, std::optiona
   CLI::Option* arch =
       app.add_option("--arch", flags.arch, "compile for this arch instead of the profile's: sm_90a");
   CLI::Option* workers = app.add_option("--workers", flags.workers, "compile workers; 0: as many as fit");
+  CLI::Option* cache_limit = app.add_option(
+      "--cache-limit", flags.cache_limit, "most that the data directory may hold: 20GiB, 500MB; 0: no limit");
+  CLI::Option* max_idle = app.add_option("--cache-max-idle-days", flags.cache_max_idle_days,
+                                         "remove picks and kernels that nobody used for so long; 0: never");
+  CLI::Option* timing_age = app.add_option("--timing-max-age-days", flags.timing_max_age_days,
+                                           "remove timings older than this; 0: never");
   CLI::Option* log_format = app.add_option("--log-format", flags.log_format, "text or json");
   CLI::Option* log_level =
       app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error or off");
@@ -84,6 +91,9 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv, std::optiona
   if (target->count() > 0) line.config.target = flags.target;
   if (arch->count() > 0) line.config.arch = flags.arch;
   if (workers->count() > 0) line.config.workers = flags.workers;
+  if (cache_limit->count() > 0) line.config.cache_limit = flags.cache_limit;
+  if (max_idle->count() > 0) line.config.cache_max_idle_days = flags.cache_max_idle_days;
+  if (timing_age->count() > 0) line.config.timing_max_age_days = flags.timing_max_age_days;
   if (log_format->count() > 0) line.config.log_format = flags.log_format;
   if (log_level->count() > 0) line.config.log_level = flags.log_level;
   if (compile_binary->count() > 0) line.config.compile_binary = flags.compile_binary;
@@ -144,7 +154,9 @@ sigset_t BlockStopSignals() {
 absl::Status Serve(const Config& config, Spawner& spawner) {
   const sigset_t stop_signals = BlockStopSignals();
   const std::string holder = DescribeHolder(config.data_dir);
-  absl::StatusOr<std::unique_ptr<RocksDbStore>> opened = RocksDbStore::Open(config.data_dir);
+  RocksDbStoreOptions store_options;
+  QGEMM_ASSIGN_OR_RETURN(store_options.limit_bytes, ParseByteSize(config.cache_limit));
+  absl::StatusOr<std::unique_ptr<RocksDbStore>> opened = RocksDbStore::Open(config.data_dir, store_options);
   if (!opened.ok()) {
     return absl::Status(opened.status().code(), absl::StrCat("data_dir: ", opened.status().message()));
   }
@@ -153,6 +165,11 @@ absl::Status Serve(const Config& config, Spawner& spawner) {
     spdlog::error("the store in {} was damaged; it was moved to {} and a new one begun", config.data_dir,
                   *store->moved_aside());
   }
+  HousekeepingOptions housekeeping_options;
+  housekeeping_options.retention.max_idle_hours = int64_t{24} * config.cache_max_idle_days;
+  housekeeping_options.retention.timing_max_hours = int64_t{24} * config.timing_max_age_days;
+  Housekeeping housekeeping(*store, RealClock(), housekeeping_options);
+  housekeeping.Start();
   QGEMM_ASSIGN_OR_RETURN(PinnedGpu gpu, PinGpu(config, holder, spawner));
   QGEMM_ASSIGN_OR_RETURN(TargetResolver targets,
                          TargetResolver::Create(config.target, config.arch, gpu.info));

@@ -95,51 +95,6 @@ grpc::Status TunerService::GetKernels(grpc::ServerContext* /*context*/, const v1
   return grpc::Status::OK;
 }
 
-grpc::Status CacheService::Stats(grpc::ServerContext* /*context*/, const v1::CacheStatsRequest* /*request*/,
-                                 v1::CacheStatsResponse* response) {
-  const absl::StatusOr<CacheStats> stats = store_.Stats();
-  if (!stats.ok()) return ToGrpcStatus(stats.status());
-  const TunerCounters counters = tuner_.counters();
-  response->set_data_dir(data_dir_);
-  response->set_schema_version(stats->schema_version);
-  response->set_kernels(stats->kernels);
-  response->set_kernel_bytes(stats->kernel_bytes);
-  response->set_picks(stats->picks);
-  response->set_timings(stats->timings);
-  response->set_disk_bytes(stats->disk_bytes);
-  response->set_corrupt(stats->corrupt);
-  response->set_hits(counters.hits);
-  response->set_misses(counters.misses);
-  return grpc::Status::OK;
-}
-
-grpc::Status CacheService::List(grpc::ServerContext* /*context*/, const v1::CacheListRequest* request,
-                                grpc::ServerWriter<v1::CacheEntry>* writer) {
-  absl::Status status;
-  switch (request->what()) {
-    case v1::CacheListRequest::WHAT_UNSPECIFIED:
-    case v1::CacheListRequest::PICKS:
-      status = store_.VisitPicks([&](const internal::PickRecord& record) {
-        v1::CacheEntry entry;
-        *entry.mutable_pick() = record.pick();
-        entry.set_stale(tuner_.IsStale(record));
-        return writer->Write(entry);
-      });
-      break;
-    case v1::CacheListRequest::KERNELS:
-      status = store_.VisitKernels([&](const v1::KernelInfo& info) {
-        v1::CacheEntry entry;
-        *entry.mutable_kernel() = info;
-        return writer->Write(entry);
-      });
-      break;
-    default:
-      status = absl::InvalidArgumentError(absl::StrCat(
-          "what is the unknown value ", static_cast<int>(request->what()), "; allowed: PICKS, KERNELS"));
-  }
-  return ToGrpcStatus(status);
-}
-
 grpc::Status DeviceService::Describe(grpc::ServerContext* /*context*/, const v1::DescribeRequest* /*request*/,
                                      v1::DescribeResponse* response) {
   const std::optional<GpuInfo>& gpu = tuner_.targets().gpu();

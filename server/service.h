@@ -4,7 +4,6 @@
 #include <string>
 
 #include "cache/cache_store.h"
-#include "qgemm/v1/cache.grpc.pb.h"
 #include "qgemm/v1/device.grpc.pb.h"
 #include "qgemm/v1/tuner.grpc.pb.h"
 #include "server/compiler.h"
@@ -28,22 +27,6 @@ class TunerService final : public v1::Tuner::Service {
  private:
   Tuner& tuner_;
   CacheStore& store_;
-};
-
-class CacheService final : public v1::Cache::Service {
- public:
-  CacheService(Tuner& tuner, CacheStore& store, std::string data_dir)
-      : tuner_(tuner), store_(store), data_dir_(std::move(data_dir)) {}
-
-  grpc::Status Stats(grpc::ServerContext* context, const v1::CacheStatsRequest* request,
-                     v1::CacheStatsResponse* response) override;
-  grpc::Status List(grpc::ServerContext* context, const v1::CacheListRequest* request,
-                    grpc::ServerWriter<v1::CacheEntry>* writer) override;
-
- private:
-  Tuner& tuner_;
-  CacheStore& store_;
-  const std::string data_dir_;
 };
 
 class DeviceService final : public v1::Device::Service {

@@ -76,6 +76,25 @@ class Client {
   // Visits stored picks or kernels in key order.
   [[nodiscard]] virtual absl::Status CacheList(v1::CacheListRequest::What what,
                                                absl::FunctionRef<void(const v1::CacheEntry&)> visit) = 0;
+  // The same of a selection.
+  [[nodiscard]] virtual absl::Status CacheList(const v1::CacheListRequest& request,
+                                               absl::FunctionRef<void(const v1::CacheEntry&)> visit) = 0;
+  // The next six may take as long as a Tune: their deadline is the same. InvalidArgument: the selection is
+  // empty or malformed.
+  [[nodiscard]] virtual absl::StatusOr<v1::CacheDeleteResponse> CacheDelete(
+      const v1::CacheSelection& selection) = 0;
+  [[nodiscard]] virtual absl::StatusOr<v1::CachePinResponse> CachePin(const v1::CacheSelection& selection,
+                                                                      bool unpin) = 0;
+  [[nodiscard]] virtual absl::StatusOr<v1::CacheVerifyResponse> CacheVerify() = 0;
+  // Hands the pack's bytes to `write`, in order; an error of `write` ends the call with that error.
+  [[nodiscard]] virtual absl::Status CacheExport(
+      const v1::CacheSelection& selection, absl::FunctionRef<absl::Status(absl::string_view)> write) = 0;
+  // Sends a pack's bytes: `read` returns the next of them, empty at the end.
+  [[nodiscard]] virtual absl::StatusOr<v1::CacheImportResponse> CacheImport(
+      bool replace, absl::FunctionRef<absl::StatusOr<std::string>()> read) = 0;
+  // `directory`: a new one, on the daemon's machine.
+  [[nodiscard]] virtual absl::StatusOr<v1::CacheBackupResponse> CacheBackup(const std::string& directory) = 0;
+
   [[nodiscard]] virtual absl::StatusOr<v1::DescribeResponse> Describe() = 0;
 
   // For developers of kernels: tries a changed device source (bench.proto). Events as with Tune, which also

@@ -172,7 +172,7 @@ TEST_P(CacheStoreTest, StatsCountRecordsAndBytes) {
   ASSERT_TRUE(store_->PutPick(PickOf("p", "a"), {TimingOf("x", 1), TimingOf("y", 2)}).ok());
   ASSERT_TRUE(store_->PutTimings({TimingOf("z", 3)}).ok());
   const CacheStats stats = store_->Stats().value();
-  EXPECT_EQ(stats.schema_version, 1);
+  EXPECT_EQ(stats.schema_version, 2);
   EXPECT_EQ(stats.kernels, 2);
   EXPECT_EQ(stats.kernel_bytes, 1500);
   EXPECT_EQ(stats.picks, 1);

@@ -113,7 +113,7 @@ TEST(RocksDbStore, SecondProcessIsToldWhoHasIt) {
 TEST(RocksDbStore, WritesItsSchemaVersion) {
   TemporaryDirectory temporary;
   const auto store = OpenOrDie(temporary.store());
-  EXPECT_EQ(Peer::Read(*store, RecordFamily::kMeta, "schema_version").value(), "1");
+  EXPECT_EQ(Peer::Read(*store, RecordFamily::kMeta, "schema_version").value(), "2");
 }
 
 TEST(RocksDbStore, NewerSchemaIsRefusedNamingBothVersionsAndLeftAlone) {
@@ -123,7 +123,7 @@ TEST(RocksDbStore, NewerSchemaIsRefusedNamingBothVersionsAndLeftAlone) {
   const absl::Status status = RocksDbStore::Open(temporary.store()).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status));
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr(temporary.store()), HasSubstr("version 7"), HasSubstr("version 1")));
+              AllOf(HasSubstr(temporary.store()), HasSubstr("version 7"), HasSubstr("version 2")));
   EXPECT_TRUE(absl::IsFailedPrecondition(RocksDbStore::OpenReadOnly(temporary.store()).status()));
   EXPECT_FALSE(FilesWithExtension(temporary.store(), ".sst").empty());
 }
@@ -133,7 +133,32 @@ TEST(RocksDbStore, OlderUnknownSchemaIsRefused) {
   ASSERT_TRUE(Peer::Write(*OpenOrDie(temporary.store()), RecordFamily::kMeta, "schema_version", "0").ok());
   const absl::Status status = RocksDbStore::Open(temporary.store()).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status));
-  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("version 0"), HasSubstr("version 1")));
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("version 0"), HasSubstr("version 2")));
+}
+
+TEST(RocksDbStore, Version1IsMigrated) {
+  TemporaryDirectory temporary;
+  MakeStore(temporary.store());
+  ASSERT_TRUE(Peer::MakeVersion1(*OpenOrDie(temporary.store())).ok());
+  const auto read_only = RocksDbStore::OpenReadOnly(temporary.store());
+  ASSERT_TRUE(read_only.ok()) << read_only.status();
+  EXPECT_TRUE((*read_only)->GetPick(Key("p")).ok());
+  const auto store = OpenOrDie(temporary.store());
+  ASSERT_NE(store, nullptr);
+  EXPECT_EQ(Peer::Read(*store, RecordFamily::kMeta, "schema_version").value(), "2");
+  EXPECT_TRUE(store->GetKernel(Key("a")).ok());
+  EXPECT_TRUE(store->GetPick(Key("p")).ok());
+  EXPECT_EQ(store->Stats()->timings, 2);
+  int entries = 0;
+  ASSERT_TRUE(store
+                  ->VisitUses([&](const EntryUse& use) {
+                    ++entries;
+                    EXPECT_EQ(use.used_unix_hour, 0);  // MakeStore dates nothing
+                    EXPECT_GT(use.bytes, 0);
+                    return true;
+                  })
+                  .ok());
+  EXPECT_EQ(entries, 2);
 }
 
 TEST(RocksDbStore, RecordsWithoutASchemaVersionAreRefused) {

@@ -29,6 +29,18 @@ class RecordStoreTestPeer {
                                     const absl::StatusOr<std::string>& seen) {
     return store.RemoveIfStill(family, key, seen, {});
   }
+  // Makes it what schema version 1 would have left: no dates.
+  static absl::Status MakeVersion1(RecordStore& store) {
+    std::vector<RecordStore::Mutation> mutations;
+    const absl::StatusOr<RecordStore::Page> page =
+        store.ReadPage(RecordFamily::kIndex, "used/", "used0", 1 << 20);
+    if (!page.ok()) return page.status();
+    for (const auto& [key, value] : *page) {
+      mutations.push_back({RecordFamily::kIndex, key, std::nullopt});
+    }
+    mutations.push_back({RecordFamily::kMeta, "schema_version", "1"});
+    return store.Write(mutations);
+  }
   static int64_t Count(RecordStore& store, RecordFamily family) { return store.Count(family).value_or(-1); }
 };
 

@@ -56,6 +56,9 @@ TEST_F(ConfigTest, FileSetsEveryKey) {
     target = "a100"
     arch = "sm_80"
     workers = 7
+    cache_limit = "5GiB"
+    cache_max_idle_days = 30
+    timing_max_age_days = 90
     log_format = "json"
     log_level = "debug"
     compile_binary = "/bin/compile"
@@ -69,11 +72,31 @@ TEST_F(ConfigTest, FileSetsEveryKey) {
   EXPECT_EQ(config->target, "a100");
   EXPECT_EQ(config->arch, "sm_80");
   EXPECT_EQ(config->workers, 7);
+  EXPECT_EQ(config->cache_limit, "5GiB");
+  EXPECT_EQ(config->cache_max_idle_days, 30);
+  EXPECT_EQ(config->timing_max_age_days, 90);
   EXPECT_EQ(config->log_format, "json");
   EXPECT_EQ(config->log_level, "debug");
   EXPECT_EQ(config->compile_binary, "/bin/compile");
   EXPECT_EQ(config->time_binary, "/bin/time");
   EXPECT_EQ(config->lock_dir, "/locks");
+}
+
+TEST_F(ConfigTest, SizesAreNumbersWithUnits) {
+  EXPECT_EQ(ParseByteSize("0").value(), 0);
+  EXPECT_EQ(ParseByteSize("123").value(), 123);
+  EXPECT_EQ(ParseByteSize("20GiB").value(), int64_t{20} << 30);
+  EXPECT_EQ(ParseByteSize("1.5 MB").value(), 1'500'000);
+  for (const char* bad : {"", "GiB", "-1", "5 apples", "1e3", "99999999TiB"}) {
+    EXPECT_EQ(ParseByteSize(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+  Config config;
+  for (const char* bad : {"1MiB", "much"}) {
+    config.cache_limit = bad;
+    const auto resolved = ResolveConfig(config, {});
+    EXPECT_EQ(resolved.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(resolved.status().message()), HasSubstr(bad));
+  }
 }
 
 TEST_F(ConfigTest, PrintedConfigLoadsAsItself) {
