@@ -6,6 +6,10 @@
 #include "server/kernel_key.h"
 
 namespace qgemm {
+namespace {
+constexpr v1::Effort kEffortsFromHighest[] = {v1::EFFORT_EXHAUSTIVE, v1::EFFORT_BALANCED,
+                                              v1::EFFORT_MODEL_ONLY};
+}  // namespace
 
 std::string PickLookup::KeyFor(const Problem& problem, int m_bucket, const TuningTarget& target,
                                v1::Effort effort) {
@@ -23,6 +27,19 @@ std::string PickLookup::KeyFor(const Problem& problem, int m_bucket, const Tunin
   return PickKey(input);
 }
 
+std::vector<std::string> PickLookup::KeysFor(const Problem& problem, int m_bucket, const TuningTarget& target,
+                                             v1::Effort least) {
+  std::vector<std::string> keys;
+  for (const v1::Effort effort : kEffortsFromHighest) {
+    if (effort >= least) keys.push_back(KeyFor(problem, m_bucket, target, effort));
+  }
+  if (!target.measured || least != v1::EFFORT_MODEL_ONLY) return keys;
+  TuningTarget predicted = target;
+  predicted.measured = false;
+  for (std::string& key : KeysFor(problem, m_bucket, predicted, least)) keys.push_back(std::move(key));
+  return keys;
+}
+
 absl::StatusOr<std::optional<StoredPick>> PickLookup::Find(const Problem& problem, int m_bucket,
                                                            const TuningTarget& target, v1::Effort least,
                                                            absl::string_view toolchain) {
@@ -37,7 +54,7 @@ absl::StatusOr<std::optional<StoredPick>> PickLookup::Find(const Problem& proble
 absl::StatusOr<std::optional<StoredPick>> PickLookup::FindIn(const Problem& problem, int m_bucket,
                                                              const TuningTarget& target, v1::Effort least,
                                                              absl::string_view toolchain) {
-  for (const v1::Effort effort : {v1::EFFORT_EXHAUSTIVE, v1::EFFORT_BALANCED, v1::EFFORT_MODEL_ONLY}) {
+  for (const v1::Effort effort : kEffortsFromHighest) {
     if (effort < least) break;
     absl::StatusOr<internal::PickRecord> record = store_.GetPick(KeyFor(problem, m_bucket, target, effort));
     if (absl::IsNotFound(record.status())) continue;

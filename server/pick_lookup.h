@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -32,6 +33,10 @@ class PickLookup {
 
   static std::string KeyFor(const Problem& problem, int m_bucket, const TuningTarget& target,
                             v1::Effort effort);
+
+  // The keys that Find() may read, in its order.
+  static std::vector<std::string> KeysFor(const Problem& problem, int m_bucket, const TuningTarget& target,
+                                          v1::Effort least);
 
   // The pick of the highest effort at or above `least`, or nullopt. Predicted picks answer only for a target
   // that is not measured, or when `least` is MODEL_ONLY and nothing was measured. `toolchain` empty: not

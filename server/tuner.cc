@@ -167,12 +167,15 @@ Tuner::Tuner(CacheStore& store, Compiler& compiler, Gpu* gpu, Clock& clock, Targ
       board_(clock),
       supply_(store, compiler, clock, [this] { board_.Notify(); }),
       lookup_(store, supply_),
+      batch_lookup_(lookup_, store, clock),
       model_(store, board_, clock, [this](PickJob& job) { RequestKernels(job); }) {
   if (gpu != nullptr) {
     measured_ = std::make_unique<MeasuredTuning>(*gpu, store_, board_, clock_, options_.budgets);
     runners_.emplace_back([this] { measured_->Loop(); });
   }
   runners_.emplace_back([this] { model_.Loop(); });
+  // A store that cannot be read now says so to those who ask it for something.
+  AdoptToolchain(store_.AdoptedToolchain().value_or(""));
 }
 
 Tuner::~Tuner() {
@@ -184,7 +187,12 @@ void Tuner::Stop() { board_.Stop(); }
 
 std::string Tuner::known_toolchain() {
   MutexLock lock(toolchain_mu_);
-  return toolchain_;
+  return toolchain_.empty() ? adopted_toolchain_ : toolchain_;
+}
+
+void Tuner::AdoptToolchain(const std::string& toolchain) {
+  MutexLock lock(toolchain_mu_);
+  adopted_toolchain_ = toolchain;
 }
 
 absl::StatusOr<std::string> Tuner::Toolchain() {
@@ -236,8 +244,9 @@ absl::Status Tuner::Tune(const v1::TuneRequest& request, TuneStream& stream) {
   std::vector<const Unit*> missing;
   for (const Unit& unit : units) {
     if (!request.retune()) {
-      QGEMM_ASSIGN_OR_RETURN(std::optional<v1::TuneResult> stored,
-                             FindStored(unit, lookup_target, effort, toolchain.ok() ? *toolchain : ""));
+      QGEMM_ASSIGN_OR_RETURN(
+          std::optional<v1::TuneResult> stored,
+          FindStored(unit, lookup_target, effort, toolchain.ok() ? *toolchain : known_toolchain()));
       if (stored.has_value()) {
         ++hits_;
         running.SendResult(unit.problem_index, *std::move(stored));
@@ -394,31 +403,12 @@ absl::StatusOr<v1::LookupResponse> Tuner::Lookup(const v1::LookupRequest& reques
         absl::StrCat("keys has ", request.keys_size(), " entries; allowed: 1 .. ", kMaxProblems));
   }
   QGEMM_ASSIGN_OR_RETURN(const TuningTarget target, targets_.Resolve(request.target()));
-  // A predicted pick never stands in a measured one's place.
-  const v1::Effort least = target.measured ? v1::EFFORT_BALANCED : v1::EFFORT_MODEL_ONLY;
-  const std::string toolchain = known_toolchain();
   v1::LookupResponse response;
-  for (int i = 0; i < request.keys_size(); ++i) {
-    const v1::LookupKey& key = request.keys(i);
-    absl::StatusOr<Problem> problem = ProblemFromProto(key.problem());
-    const absl::Status valid = problem.ok() ? ValidateRows(key.m()) : problem.status();
-    if (!valid.ok()) {
-      return request.keys_size() == 1 ? valid : Prefixed(valid, absl::StrCat("keys[", i, "]: "));
-    }
-    const int bucket = BucketFor(key.m());
-    QGEMM_ASSIGN_OR_RETURN(std::optional<StoredPick> found,
-                           lookup_.Find(*problem, bucket, target, least, toolchain));
-    v1::LookupAnswer& answer = *response.add_answers();
-    if (found.has_value()) {
-      ++hits_;
-      answer.set_stale(found->stale());
-      *answer.mutable_pick() = std::move(*found->record.mutable_pick());
-    } else {
-      ++misses_;
-      answer.set_miss_reason(
-          absl::StrCat(ProblemName(*problem), " was never tuned at bucket ", bucket, " for ", target.name));
-    }
-  }
+  LookupCounts counts;
+  const absl::Status answered = batch_lookup_.Run(request, target, known_toolchain(), response, counts);
+  hits_ += counts.hits;
+  misses_ += counts.misses;
+  QGEMM_RETURN_IF_ERROR(answered);
   return response;
 }
 

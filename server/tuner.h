@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "cache/cache_store.h"
 #include "qgemm/v1/tuner.pb.h"
+#include "server/batch_lookup.h"
 #include "server/compiler.h"
 #include "server/gpu.h"
 #include "server/job_board.h"
@@ -79,8 +80,10 @@ class Tuner {
   const TargetResolver& targets() const { return targets_; }
   // Waits for a compile worker's hello. Unavailable: no worker can be started.
   absl::StatusOr<std::string> Toolchain();
-  // Empty until a worker said hello.
+  // That of the last imported pack until a worker said hello; empty: neither.
   std::string known_toolchain();
+  // Kernels of this toolchain are looked for while no worker can be started (cache/pack.h).
+  void AdoptToolchain(const std::string& toolchain);
 
  private:
   struct Unit {
@@ -115,11 +118,13 @@ class Tuner {
   std::atomic<int64_t> misses_{0};
   Mutex toolchain_mu_;
   std::string toolchain_ QGEMM_GUARDED_BY(toolchain_mu_);
+  std::string adopted_toolchain_ QGEMM_GUARDED_BY(toolchain_mu_);
 
   // In this order: the supply's last callbacks wake the board.
   JobBoard board_;
   KernelSupply supply_;
   PickLookup lookup_;
+  BatchLookup batch_lookup_;
   std::unique_ptr<MeasuredTuning> measured_;  // null without a GPU
   ModelTuning model_;
   std::vector<std::thread> runners_;

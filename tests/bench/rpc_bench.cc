@@ -1,0 +1,352 @@
+// Lookups of stored picks through the whole daemon beside a bare gRPC echo of the same message sizes, in the
+// same process and run: rates, latencies, batches; how long a store of many picks takes to open; the idle
+// daemon's memory. Prints JSON.
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/digest.h"
+#include "cache/rocksdb_store.h"
+#include "qgemm/v1/tuner.grpc.pb.h"
+#include "server/daemon.h"
+#include "server/listen_address.h"
+#include "server/pick_lookup.h"
+#include "server/proto_convert.h"
+#include "spdlog/spdlog.h"
+#include "tests/fakes/fake_compiler.h"
+#include "tests/unit/cache/store_test_support.h"
+
+namespace qgemm {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr char kLookupMethod[] = "/qgemm.v1.Tuner/Lookup";
+
+struct Options {
+  int picks = 2000;
+  int64_t many_picks = 0;  // for the opening; 0: not measured
+  double seconds = 3;
+  int threads = 2;
+  int batch = 1000;
+};
+
+// Answers every call with the same bytes.
+class EchoService : public grpc::CallbackGenericService {
+ public:
+  explicit EchoService(const std::string& answer) : answer_(answer) {}
+
+ private:
+  class Reactor : public grpc::ServerGenericBidiReactor {
+   public:
+    explicit Reactor(const std::string& answer) : answer_(answer) { StartRead(&request_); }
+    void OnReadDone(bool ok) override {
+      if (!ok) {
+        Finish(grpc::Status::OK);
+        return;
+      }
+      grpc::Slice slice(answer_.data(), answer_.size());
+      response_ = grpc::ByteBuffer(&slice, 1);
+      StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
+    }
+    void OnDone() override { delete this; }
+
+   private:
+    const std::string& answer_;
+    grpc::ByteBuffer request_;
+    grpc::ByteBuffer response_;
+  };
+  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* /*context*/) override {
+    return new Reactor(answer_);
+  }
+
+  const std::string answer_;
+};
+
+v1::Problem ProblemOf(int i) {
+  v1::Problem problem;
+  problem.set_n(64 * (1 + i % 4096));
+  problem.set_k(128 * (1 + i / 4096));
+  problem.mutable_format()->set_bits(4);
+  problem.mutable_format()->set_group_size(128);
+  problem.set_act(v1::SCALAR_TYPE_BF16);
+  return problem;
+}
+
+// Of the size that picks really have: about 1.3 KB.
+internal::PickRecord PickRecordOf(int i, const TuningTarget& target) {
+  const absl::StatusOr<Problem> problem = ProblemFromProto(ProblemOf(i));
+  QGEMM_CHECK(problem.ok());
+  internal::PickRecord record;
+  record.set_pick_key(PickLookup::KeyFor(*problem, 16, target, v1::EFFORT_MODEL_ONLY));
+  record.set_kernel_key(Sha256(absl::StrCat("kernel", i % 50)));
+  v1::Pick& pick = *record.mutable_pick();
+  *pick.mutable_problem() = ProblemToProto(*problem);
+  pick.set_m_bucket(16);
+  pick.set_target(target.name);
+  pick.set_source(v1::PICK_SOURCE_MODEL);
+  pick.set_effort(v1::EFFORT_MODEL_ONLY);
+  pick.set_config("wgmma m64 n128 k64 s4 w4 tma");
+  pick.set_split_k(4);
+  pick.set_predicted_us(12.5);
+  pick.mutable_kernel()->set_sha256(Sha256Hex(absl::StrCat(i % 50)));
+  pick.mutable_kernel()->set_config(pick.config());
+  pick.mutable_kernel()->set_entry("qgemm_wgmma_m64_n128_k64_s4_w4_tma");
+  pick.mutable_kernel()->set_arch("sm_90a");
+  pick.mutable_kernel()->set_cubin_bytes(50'000 + i);
+  pick.mutable_kernel()->set_toolchain("nvrtc 13.0");
+  pick.mutable_launch()->set_layout_id("qgemm-packed-1");
+  pick.mutable_launch()->set_entry(pick.kernel().entry());
+  for (int argument = 0; argument < 14; ++argument) {
+    v1::KernelArgument& one = *pick.mutable_launch()->add_arguments();
+    one.set_name(absl::StrCat("argument_", argument));
+    one.mutable_pointer()->set_role(v1::KernelArgument::POINTER_ROLE_WEIGHTS);
+    one.mutable_pointer()->set_alignment(16);
+  }
+  return record;
+}
+
+grpc::ByteBuffer ToBuffer(const std::string& bytes) {
+  const grpc::Slice slice(bytes);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+double Percentile(std::vector<double>& sorted, double part) {
+  return sorted.empty() ? 0 : sorted[std::min(sorted.size() - 1, static_cast<size_t>(part * sorted.size()))];
+}
+
+struct Load {
+  double rate = 0;  // calls per second
+  double p50_us = 0;
+  double p99_us = 0;
+  size_t answer_bytes = 0;
+};
+
+// Calls the method with the requests in turn, each of `threads` threads one call after the other. `paced`
+// above 0: so many calls per second of all threads together, latencies counted from when a call was due.
+Load Run(const std::string& address, const std::vector<std::string>& requests, const Options& options,
+         double paced = 0) {
+  std::vector<std::vector<double>> latencies(options.threads);
+  std::atomic<size_t> answer_bytes{0};
+  std::vector<std::thread> threads;
+  const auto begin = SteadyClock::now() + std::chrono::milliseconds(100);
+  const auto end = begin + std::chrono::duration_cast<SteadyClock::duration>(
+                               std::chrono::duration<double>(options.seconds));
+  for (int t = 0; t < options.threads; ++t) {
+    threads.emplace_back([&, t] {
+      grpc::ChannelArguments arguments;
+      arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+      arguments.SetMaxReceiveMessageSize(64 << 20);
+      const auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+      grpc::GenericStub stub(channel);
+      grpc::CompletionQueue queue;
+      const auto call = [&](const std::string& request) {
+        grpc::ClientContext context;
+        grpc::ByteBuffer response;
+        grpc::Status status;
+        const auto reader = stub.PrepareUnaryCall(&context, kLookupMethod, ToBuffer(request), &queue);
+        reader->StartCall();
+        reader->Finish(&response, &status, &response);
+        void* tag = nullptr;
+        bool ok = false;
+        QGEMM_CHECK(queue.Next(&tag, &ok) && ok && status.ok());
+        return response.Length();
+      };
+      size_t next = static_cast<size_t>(t) * 7919;
+      for (int i = 0; i < 200; ++i) answer_bytes = call(requests[next++ % requests.size()]);
+      std::this_thread::sleep_until(begin);
+      for (int64_t i = 0;; ++i) {
+        auto due = SteadyClock::now();
+        if (paced > 0) {
+          due = begin + std::chrono::duration_cast<SteadyClock::duration>(
+                            std::chrono::duration<double>(static_cast<double>(i) * options.threads / paced));
+          std::this_thread::sleep_until(due);
+        }
+        if (due >= end) break;
+        call(requests[next++ % requests.size()]);
+        latencies[t].push_back(std::chrono::duration<double, std::micro>(SteadyClock::now() - due).count());
+      }
+      queue.Shutdown();
+      void* tag = nullptr;
+      bool ok = false;
+      while (queue.Next(&tag, &ok)) {
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const double elapsed = std::chrono::duration<double>(SteadyClock::now() - begin).count();
+  std::vector<double> all;
+  for (const std::vector<double>& one : latencies) all.insert(all.end(), one.begin(), one.end());
+  std::sort(all.begin(), all.end());
+  return {static_cast<double>(all.size()) / elapsed, Percentile(all, 0.5), Percentile(all, 0.99),
+          answer_bytes};
+}
+
+Json ToJson(const Load& load) {
+  return {{"calls_per_s", load.rate},
+          {"p50_us", load.p50_us},
+          {"p99_us", load.p99_us},
+          {"answer_bytes", load.answer_bytes}};
+}
+
+std::string BatchRequest(int first, int count, int picks, bool brief) {
+  v1::LookupRequest request;
+  for (int i = 0; i < count; ++i) {
+    v1::LookupKey& key = *request.add_keys();
+    *key.mutable_problem() = ProblemOf((first + i) % picks);
+    key.set_m(16);
+  }
+  request.set_brief(brief);
+  return request.SerializeAsString();
+}
+
+int64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t total = 0;
+  int64_t resident = 0;
+  statm >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+// Writes many picks, closes, and opens again.
+Json MeasureOpening(int64_t picks, const TuningTarget& target) {
+  TemporaryDirectory temporary;
+  {
+    auto store = RocksDbStore::Open(temporary.store());
+    QGEMM_CHECK(store.ok());
+    constexpr int64_t kPerWrite = 1000;
+    // Through a pack-less bulk path there is none: each pick is one synced write, from several threads.
+    std::atomic<int64_t> next{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 32; ++t) {
+      threads.emplace_back([&] {
+        for (int64_t i = next.fetch_add(kPerWrite); i < picks; i = next.fetch_add(kPerWrite)) {
+          for (int64_t j = i; j < std::min(picks, i + kPerWrite); ++j) {
+            QGEMM_CHECK((*store)->PutPick(PickRecordOf(static_cast<int>(j), target), {}).ok());
+          }
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  Json openings = Json::array();
+  int64_t disk_bytes = 0;
+  for (int i = 0; i < 3; ++i) {
+    const auto begin = SteadyClock::now();
+    auto store = RocksDbStore::Open(temporary.store());
+    QGEMM_CHECK(store.ok());
+    QGEMM_CHECK((*store)->GetPick(PickRecordOf(static_cast<int>(picks / 2), target).pick_key()).ok());
+    openings.push_back(std::chrono::duration<double>(SteadyClock::now() - begin).count());
+    disk_bytes = (*store)->Stats()->disk_bytes;
+  }
+  return {{"picks", picks}, {"open_and_first_lookup_s", openings}, {"disk_bytes", disk_bytes}};
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Lookups through the daemon beside a bare gRPC echo of the same sizes.", "rpc_bench");
+  app.add_option("--picks", options.picks, "Stored picks that are asked for")->capture_default_str();
+  app.add_option("--many-picks", options.many_picks, "Picks of the store whose opening is timed; 0: none");
+  app.add_option("--seconds", options.seconds, "Per measurement")->capture_default_str();
+  app.add_option("--threads", options.threads, "Clients, one call at a time each")->capture_default_str();
+  app.add_option("--batch", options.batch, "Keys of a batch")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  spdlog::set_level(spdlog::level::warn);
+
+  TemporaryDirectory temporary;
+  auto store = RocksDbStore::Open(temporary.store());
+  QGEMM_CHECK(store.ok());
+  absl::StatusOr<TargetResolver> targets = TargetResolver::Create("h200", "", std::nullopt);
+  QGEMM_CHECK(targets.ok());
+  const TuningTarget target = *targets->Resolve("");
+  FakeCompiler compiler;
+  DaemonOptions daemon_options;
+  const std::string socket = temporary.path() + "/qgemm.sock";
+  for (const std::string& address : {"unix:" + socket, std::string("127.0.0.1:0")}) {
+    daemon_options.listen.push_back(*ParseListenAddress(address));
+  }
+  daemon_options.data_dir = temporary.store();
+  daemon_options.version = "bench";
+  absl::StatusOr<std::unique_ptr<Daemon>> daemon =
+      Daemon::Start(**store, compiler, nullptr, RealClock(), *std::move(targets), daemon_options);
+  QGEMM_CHECK(daemon.ok());
+  const int64_t idle_bytes = ResidentBytes();
+
+  for (int i = 0; i < options.picks; ++i) QGEMM_CHECK((*store)->PutPick(PickRecordOf(i, target), {}).ok());
+  std::vector<std::string> single;
+  for (int i = 0; i < options.picks; ++i) single.push_back(BatchRequest(i, 1, options.picks, false));
+
+  Json json;
+  json["threads"] = options.threads;
+  json["cores"] = std::thread::hardware_concurrency();
+  json["idle_rss_bytes"] = idle_bytes;
+  v1::LookupResponse sample;
+  for (const std::string& address : (*daemon)->addresses()) {
+    const bool is_unix = address.rfind("unix:", 0) == 0;
+    Json& out = json[is_unix ? "unix" : "loopback"];
+    // The echo answers with as many bytes as a lookup does.
+    const size_t answer_bytes = Run(address, single, {.seconds = 0.05, .threads = 1}).answer_bytes;
+    EchoService echo(std::string(answer_bytes, 'x'));
+    grpc::ServerBuilder builder;
+    const std::string echo_socket = temporary.path() + "/echo.sock";
+    int port = 0;
+    builder.AddListeningPort(is_unix ? "unix:" + echo_socket : "127.0.0.1:0",
+                             grpc::InsecureServerCredentials(), &port);
+    builder.RegisterCallbackGenericService(&echo);
+    const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+    QGEMM_CHECK(server != nullptr);
+    const std::string echo_address = is_unix ? "unix:" + echo_socket : absl::StrCat("127.0.0.1:", port);
+    // In turn, so that a slow moment of the machine hits both.
+    Json rounds = Json::array();
+    std::vector<double> ratios;
+    Load lookup;
+    for (int round = 0; round < 3; ++round) {
+      const Load bare = Run(echo_address, single, options);
+      lookup = Run(address, single, options);
+      ratios.push_back(lookup.rate / bare.rate);
+      rounds.push_back({{"echo", ToJson(bare)}, {"lookup", ToJson(lookup)}, {"ratio", ratios.back()}});
+    }
+    std::sort(ratios.begin(), ratios.end());
+    out["rounds"] = rounds;
+    out["median_ratio"] = ratios[1];
+    out["half_load"] = ToJson(Run(address, single, options, lookup.rate / 2));
+    for (const bool brief : {true, false}) {
+      std::vector<std::string> batches;
+      for (int i = 0; i < 8; ++i) {
+        batches.push_back(BatchRequest(i * options.batch, options.batch, options.picks, brief));
+      }
+      const Load load = Run(address, batches, options);
+      Json& batch = out[brief ? "batch_brief" : "batch_full"] = ToJson(load);
+      batch["keys_per_s"] = load.rate * options.batch;
+    }
+    server->Shutdown();
+  }
+  if (options.many_picks > 0) json["opening"] = MeasureOpening(options.many_picks, target);
+  std::printf("%s\n", json.dump(2).c_str());
+  (*daemon)->Stop(std::chrono::milliseconds(0));
+  return 0;
+}
+
+}  // namespace
+}  // namespace qgemm
+
+int main(int argc, char** argv) { return qgemm::Main(argc, argv); }
