@@ -74,7 +74,14 @@ def test_epilogues_are_what_their_names_say(activation, gated):
     expected = function(v[:, 0::2]) * v[:, 1::2] if gated else function(v)
     residual = torch.randn(expected.shape).bfloat16()
     torch.testing.assert_close(layer(x).double(), expected, rtol=0.01, atol=0.01)
-    torch.testing.assert_close(layer(x, residual).double(), expected + residual.double(), rtol=0.01, atol=0.02)
+    adding = qgemm.torch.QuantizedLinear.from_linear(
+        module, "int8-g32", activation=activation, gated=gated, residual=True
+    )
+    torch.testing.assert_close(adding(x, residual).double(), expected + residual.double(), rtol=0.01, atol=0.02)
+    assert adding.problem.residual and not layer.problem.residual
+    for wrong in (lambda: adding(x), lambda: layer(x, residual)):
+        with pytest.raises(ValueError, match="a residual is"):
+            wrong()
     assert layer.problem.y_columns == expected.shape[1] and layer.problem.activation == activation
 
 

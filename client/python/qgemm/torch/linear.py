@@ -21,16 +21,17 @@ class QuantizedLinear(nn.Module):
     """Y = X @ dequant(W)^T + bias with packed weights as buffers; for inference. `dtype` is X's and Y's type.
 
     `activation` ("none", "silu", "gelu_tanh", "relu") follows the bias in the same kernel; `gated`: rows of W alternate
-    gate and up, and Y = activation(gate) * up has n / 2 columns.
+    gate and up, and Y = activation(gate) * up has n / 2 columns; `residual`: forward takes what is added last.
     """
 
-    def __init__(self, n, k, format, bias=False, *, activation="none", gated=False, dtype=torch.bfloat16, device=None):
+    def __init__(self, n, k, format, bias=False, *, activation="none", gated=False, residual=False, dtype=torch.bfloat16,
+                 device=None):  # fmt: skip
         super().__init__()
         f = as_format(format)
         if dtype not in _SCALES:
             raise TypeError(f"dtype is {dtype}: allowed are torch.bfloat16 and torch.float16")
         self.in_features, self.out_features, self.dtype = k, n, dtype
-        self.activation, self.gated = activation, gated
+        self.activation, self.gated, self.residual = activation, gated, residual
         default_scale = "fp16" if f.scale_levels == 2 else _SCALES[dtype]
         self.format = dataclasses.replace(f, scale=f.scale or default_scale)
         packing.check_format(self.format)
@@ -73,7 +74,8 @@ class QuantizedLinear(nn.Module):
         read the file once for all layers."""
         p = layer.problem
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[p.act]
-        made = cls(p.n, p.k, p.format, p.bias, activation=p.activation, gated=p.gated, dtype=dtype, device=device)
+        epilogue = {"activation": p.activation, "gated": p.gated, "residual": p.residual}
+        made = cls(p.n, p.k, p.format, p.bias, **epilogue, dtype=dtype, device=device)
         for name, data in opened.planes(layer, weights).items():
             plane = getattr(made, name)
             plane.view(torch.uint8).copy_(torch.from_numpy(data.copy()).view(plane.view(torch.uint8).shape))
@@ -81,9 +83,9 @@ class QuantizedLinear(nn.Module):
 
     @property
     def problem(self):
-        """Its Problem; one that adds a residual is another."""
+        """Its Problem."""
         call = (self.out_features, self.in_features, str(self.format), self.dtype, self.bias is not None)
-        return problem_of(*call, self.activation, self.gated)
+        return problem_of(*call, self.activation, self.gated, self.residual)
 
     def dequantized_weight(self):
         """float32 [N, K]."""
@@ -91,6 +93,8 @@ class QuantizedLinear(nn.Module):
         return packing.dequantize(packing.unpack(packing.Packed(*shape, self.weights, self.scales, self.zeros, self.steps)))
 
     def forward(self, x, residual=None):
+        if (residual is not None) != self.residual:
+            raise ValueError(f"a residual is {'missing' if self.residual else 'given'}: the layer is made for the other case")
         return linear(
             x, self.weights, self.scales, self.zeros, self.steps, self.bias, residual, self.out_features,
             str(self.format), self.activation, self.gated,
@@ -100,7 +104,8 @@ class QuantizedLinear(nn.Module):
         words = f"in_features={self.in_features}, out_features={self.out_features}, format={self.format}"
         words += f", bias={self.bias is not None}"
         words += f", activation={self.activation}" if self.activation != "none" else ""
-        return words + (", gated=True" if self.gated else "")
+        words += ", gated=True" if self.gated else ""
+        return words + (", residual=True" if self.residual else "")
 
 
 @dataclasses.dataclass(frozen=True)
