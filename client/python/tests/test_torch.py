@@ -2,6 +2,7 @@
 the driver, seen by a driver that records."""
 
 import ctypes
+import os
 import subprocess
 import sys
 
@@ -204,6 +205,21 @@ def test_layers_with_every_bucket_are_a_method_of_any_m(daemon, tmp_path):
     }  # fmt: skip
     assert [pick.m_bucket for pick in methods["step"].layers[0].picks] == list(qgemm.LADDER)
     assert opened.weights() == {} and methods["step"].layers[0].weight_key == ""
+
+
+def test_qgemmctl_reads_a_bundle_written_here(daemon, tmp_path):
+    qgemmctl = os.environ.get("QGEMMCTL")
+    if not qgemmctl or " bundle " not in subprocess.run([qgemmctl, "--help"], capture_output=True, text=True).stdout:
+        pytest.skip("QGEMMCTL names no qgemmctl that has the command bundle")
+    KERNELS.clear()
+    model = seeded(Mlp)
+    with qgemm.Client(daemon) as client:
+        qgemm.torch.quantize_(model, client, format="int4-g64", m=[1, 16])
+    for name in ("a", "a.tar"):
+        qgemm.torch.save_bundle(tmp_path / name, model)
+        command = [qgemmctl, "--server", daemon, "bundle", "verify", str(tmp_path / name)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_damaged_bundle_is_told(daemon, tmp_path):
