@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -16,6 +17,7 @@ from torch import nn  # noqa: E402
 import qgemm  # noqa: E402
 import qgemm.torch  # noqa: E402
 from qgemm.bundle import Bundle  # noqa: E402
+from qgemm.packing import quantize  # noqa: E402
 from qgemm.torch.kernels import KERNELS, KernelTable, PreparedLaunch  # noqa: E402
 from qgemm.torch.workspace import Workspaces  # noqa: E402
 
@@ -126,6 +128,47 @@ def test_a_state_dict_restores_a_quantized_model():
     assert not torch.equal(model(x), other(x))
     other.load_state_dict(model.state_dict())
     assert torch.equal(model(x), other(x))
+
+
+class Checkpoint:
+    """Stands in for qgemm.importers.Checkpoint: the layers that `weights` gives, in NumPy, with columns permuted."""
+
+    class Layer:
+        def __init__(self, weight, permutation):
+            self.n, self.k = weight.shape
+            self.permutation = permutation
+            self._weight = weight[:, permutation]
+
+        def canonical(self):
+            return quantize(self._weight, "int5-g32-fp16-zint")
+
+    def __init__(self, weights):
+        self._weights = weights
+
+    def layers(self):
+        return list(self._weights)
+
+    def read(self, name):
+        weight = self._weights[name]
+        return Checkpoint.Layer(weight, np.random.default_rng(3).permutation(weight.shape[1]).astype(np.int32))
+
+
+def test_a_checkpoints_layers_take_their_place_with_their_column_order():
+    model = seeded(Mlp)
+    weights = {name: getattr(model, name).weight.detach().float().numpy() for name in ("up", "down")}
+    x = torch.randn(6, 128).bfloat16()
+    bias = model.up.bias.clone()
+    report = qgemm.torch.load_checkpoint_(model, Checkpoint(weights))
+    assert report.replaced == ["up", "down"] and torch.equal(model.up.bias, bias)
+    for name, weight in weights.items():
+        found = getattr(model, name).dequantized_weight().numpy()
+        assert np.linalg.norm(found - weight) < 0.05 * np.linalg.norm(weight)
+    expected = x.double() @ model.up.dequantized_weight().double().T + bias.double()
+    torch.testing.assert_close(model.up(x).double(), expected, rtol=0.01, atol=0.01)
+    with pytest.raises(ValueError, match="the model has no nn.Linear of this name"):
+        qgemm.torch.load_checkpoint_(seeded(Mlp), Checkpoint({"left": weights["up"]}))
+    with pytest.raises(ValueError, match="up is 128x192: the model's is 192x128"):
+        qgemm.torch.load_checkpoint_(seeded(Mlp), Checkpoint({"up": weights["down"]}))
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
