@@ -81,25 +81,44 @@ struct Warp {
   QG_DEVICE int block_of(int s) const { return first_block + (wk + s * kWarpsK) * kBlocks; }
 };
 
-// Copies the 16-byte vectors of a plane's `bytes` bytes per fragment to dst, fragment after fragment; `valid` of them.
-template <int kBytes>
-QG_DEVICE void copy_plane(u32 dst, const u8* plane, i64 pitch, i64 offset, int first_row_block, int last_row_block, int valid,
-                          int lane) {
-  constexpr int kVectors = kBytes / 16, kAll = kRowTiles * kVectors;
-  if constexpr (kAll > 0) {
+// This lane's 16-byte vectors of a plane with `kGroupBytes` bytes per fragment and group, `kStageGroups` groups a stage.
+template <int kGroupBytes, int kStageGroups>
+struct Plane {
+  static constexpr int kVectors = kGroupBytes * kStageGroups / 16;  // of a fragment
+  static constexpr int kAll = kRowTiles * kVectors;
+  static constexpr int kPerLane = max_of(1, (kAll + 31) / 32);
+  const u8* source[kPerLane];
+  int end[kPerLane];  // groups from here on do not exist
+
+  QG_DEVICE void set(const u8* plane, int groups, int first_row_block, int last_row_block, int lane) {
 #pragma unroll
-    for (int c = 0; c < kAll; c += 32) {
-      const int r = (lane + c) / kVectors, part = (lane + c) % kVectors;
+    for (int c = 0; c < kPerLane; ++c) {
+      const int vector = lane + c * 32;
+      const int r = kAll > 0 ? vector / max_of(1, kVectors) : 0, part = kAll > 0 ? vector % max_of(1, kVectors) : 0;
       const i64 row_block = min_of(first_row_block + r, last_row_block);
-      if (lane + c < kAll && part * 16 < valid) {
-        copy_async16(dst + (lane + c) * 16, plane + row_block * pitch + offset + part * 16);
+      source[c] = plane + row_block * groups * kGroupBytes + part * 16;
+      end[c] = vector < kAll ? groups - part * 16 / max_of(1, kGroupBytes) : 0;
+    }
+  }
+  QG_DEVICE void copy(u32 dst, int group, int lane) const {
+    if constexpr (kAll > 0) {
+#pragma unroll
+      for (int c = 0; c < kPerLane; ++c) {
+        if (group < end[c]) copy_async16(dst + (lane + c * 32) * 16, source[c] + static_cast<i64>(group) * kGroupBytes);
       }
     }
   }
-}
+};
 
-QG_DEVICE void copy_weights(const Problem& p, const Warp& warp, const u8* const (&codes)[kRowTiles], int first_row_block,
-                            int last_row_block, int blocks_k, int s, int slot) {
+// Where this lane copies the planes of its warp's rows from.
+struct Sources {
+  const u8* codes[kRowTiles];
+  Plane<scales::kScaleBytes, kGroups> scales;
+  Plane<scales::kZeroBytes, kGroups> zeros;
+  Plane<kRowStepBytes, 1> steps;
+};
+
+QG_DEVICE void copy_weights(const Warp& warp, const Sources& sources, int s, int slot) {
   const int block = warp.block_of(s);
   const u32 base = warp.ring + slot * kSlotBytes;
   const int bytes = (warp.end_block - block) * dequant::kBlockBytes;  // of a row block, left in the slice
@@ -108,22 +127,16 @@ QG_DEVICE void copy_weights(const Problem& p, const Warp& warp, const u8* const 
     if (c + warp.lane * 16 < min_of(bytes, kRowCodeBytes)) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
-        copy_async16(base + r * kRowCodeBytes + c + warp.lane * 16, codes[r] + static_cast<i64>(block) * dequant::kBlockBytes + c);
+        copy_async16(base + r * kRowCodeBytes + c + warp.lane * 16,
+                     sources.codes[r] + static_cast<i64>(block) * dequant::kBlockBytes + c);
       }
     }
   }
   if constexpr (!kChannelWise) {
-    const int groups = (blocks_k * 64 + kGroupSize - 1) / kGroupSize;
     const int group = block * 64 / kGroupSize;
-    copy_plane<kRowScaleBytes>(base + kCodeBytes, p.scales, static_cast<i64>(groups) * scales::kScaleBytes,
-                               static_cast<i64>(group) * scales::kScaleBytes, first_row_block, last_row_block,
-                               (groups - group) * scales::kScaleBytes, warp.lane);
-    copy_plane<kRowZeroBytes>(base + kZeroOffset, p.zeros, static_cast<i64>(groups) * scales::kZeroBytes,
-                              static_cast<i64>(group) * scales::kZeroBytes, first_row_block, last_row_block,
-                              (groups - group) * scales::kZeroBytes, warp.lane);
-    copy_plane<kRowStepBytes>(base + kStepOffset, p.steps, static_cast<i64>((blocks_k + 3) / 4) * kRowStepBytes,
-                              static_cast<i64>(block / 4) * kRowStepBytes, first_row_block, last_row_block, kRowStepBytes,
-                              warp.lane);
+    sources.scales.copy(base + kCodeBytes, group, warp.lane);
+    sources.zeros.copy(base + kZeroOffset, group, warp.lane);
+    sources.steps.copy(base + kStepOffset, block / 4, warp.lane);
   }
 }
 
@@ -281,11 +294,18 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
   warp.ring = shared_address(shared) + (tid >> 5) * (kStages * kSlotBytes);
 
   const int first_row_block = (blockIdx.y * kWarpsN + warp.wn) * kRowTiles;
-  const u8* codes[kRowTiles];
+  Sources sources;
 #pragma unroll
   for (int r = 0; r < kRowTiles; ++r) {
-    codes[r] = p.weights + static_cast<i64>(min_of(first_row_block + r, last_row_block)) * blocks_k * dequant::kBlockBytes +
-               warp.lane * 16;
+    sources.codes[r] = p.weights +
+                       static_cast<i64>(min_of(first_row_block + r, last_row_block)) * blocks_k * dequant::kBlockBytes +
+                       warp.lane * 16;
+  }
+  if constexpr (!kChannelWise) {
+    const int groups = (blocks_k * 64 + kGroupSize - 1) / kGroupSize;
+    sources.scales.set(p.scales, groups, first_row_block, last_row_block, warp.lane);
+    sources.zeros.set(p.zeros, groups, first_row_block, last_row_block, warp.lane);
+    sources.steps.set(p.steps, (blocks_k + 3) / 4, first_row_block, last_row_block, warp.lane);
   }
   Scale row_scale[kRowTiles];  // channel-wise
   if constexpr (kChannelWise) {
@@ -307,7 +327,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
 
   auto copy_stage = [&](int s, int slot) {
     if (s < warp.stages) {
-      copy_weights(p, warp, codes, first_row_block, last_row_block, blocks_k, s, slot);
+      copy_weights(warp, sources, s, slot);
       if constexpr (!kSliceActivations) {
         copy_activations<kGroupThreads>(p, warp.activations + slot * kStageActivationBytes, warp.row_bytes, warp.rows, first_row,
                                         warp.block_of(s) * 64, kBlocks * 8, tid % kGroupThreads);

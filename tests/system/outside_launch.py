@@ -309,7 +309,7 @@ class Driver:
 
     def launch(self, function, spec, grid, values, stream):
         smem = int(spec.get("dynamic_smem_bytes", 0))
-        if smem > self.allowed_smem.get(function.value, 48 << 10):
+        if smem > self.allowed_smem.get(function.value, 0):
             self.check(
                 self.cuda.cuFuncSetAttribute(function, self.DYNAMIC_SMEM_ATTRIBUTE, smem), f"cuFuncSetAttribute({smem})"
             )

@@ -8,7 +8,6 @@ Importing this registers the operator torch.ops.qgemm.linear; a program that loa
 from qgemm.torch.linear import (
     QuantizedLinear,
     QuantizeReport,
-    load_checkpoint_,
     load_kernels,
     preload,
     problems_of,
@@ -22,7 +21,6 @@ __all__ = [
     "QuantizeReport",
     "QuantizedLinear",
     "linear",
-    "load_checkpoint_",
     "load_kernels",
     "preload",
     "problems_of",
