@@ -43,6 +43,10 @@ class GrpcClient final : public Client {
 
   absl::StatusOr<v1::TuneSummary> Tune(const v1::TuneRequest& request,
                                        absl::FunctionRef<void(const v1::TuneEvent&)> on_event) override;
+  absl::StatusOr<v1::TuneEstimate> Estimate(const v1::TuneRequest& request) override;
+  absl::StatusOr<v1::WarmEvent> Warm(const v1::WarmRequest& request,
+                                     absl::FunctionRef<void(const v1::WarmEvent&)> on_event) override;
+  absl::StatusOr<v1::ExplainResponse> Explain(const v1::ExplainRequest& request) override;
   absl::StatusOr<v1::LookupResponse> Lookup(const v1::LookupRequest& request) override;
   absl::StatusOr<Kernel> GetKernel(const std::string& sha256) override;
   absl::StatusOr<std::string> GetPtx(const std::string& sha256) override;
@@ -181,6 +185,37 @@ absl::StatusOr<v1::TuneSummary> GrpcClient::Tune(const v1::TuneRequest& request,
   QGEMM_RETURN_IF_ERROR(FromGrpc(reader->Finish()));
   if (!has_summary) return absl::InternalError("the daemon ended Tune without a summary");
   return summary;
+}
+
+absl::StatusOr<v1::TuneEstimate> GrpcClient::Estimate(const v1::TuneRequest& request) {
+  Call call(*this, options_.call_timeout);
+  QGEMM_RETURN_IF_ERROR(call.Start());
+  v1::TuneEstimate estimate;
+  QGEMM_RETURN_IF_ERROR(FromGrpc(tuner_->Estimate(call.context(), request, &estimate)));
+  return estimate;
+}
+
+absl::StatusOr<v1::WarmEvent> GrpcClient::Warm(const v1::WarmRequest& request,
+                                               absl::FunctionRef<void(const v1::WarmEvent&)> on_event) {
+  Call call(*this, options_.tune_timeout);
+  QGEMM_RETURN_IF_ERROR(call.Start());
+  const auto reader = tuner_->Warm(call.context(), request);
+  v1::WarmEvent last;
+  for (v1::WarmEvent event; reader->Read(&event);) {
+    on_event(event);
+    last = event;
+  }
+  QGEMM_RETURN_IF_ERROR(FromGrpc(reader->Finish()));
+  if (!last.done()) return absl::InternalError("the daemon ended Warm before it was done");
+  return last;
+}
+
+absl::StatusOr<v1::ExplainResponse> GrpcClient::Explain(const v1::ExplainRequest& request) {
+  Call call(*this, options_.call_timeout);
+  QGEMM_RETURN_IF_ERROR(call.Start());
+  v1::ExplainResponse response;
+  QGEMM_RETURN_IF_ERROR(FromGrpc(cache_->Explain(call.context(), request, &response)));
+  return response;
 }
 
 absl::StatusOr<v1::LookupResponse> GrpcClient::Lookup(const v1::LookupRequest& request) {

@@ -110,6 +110,8 @@ absl::string_view PickSourceWord(v1::PickSource source) {
       return "MEASURED";
     case v1::PICK_SOURCE_MODEL:
       return "MODEL";
+    case v1::PICK_SOURCE_SIMILAR:
+      return "SIMILAR";
     default:
       return "";
   }
@@ -132,6 +134,8 @@ absl::string_view EffortWord(v1::Effort effort) {
   switch (effort) {
     case v1::EFFORT_MODEL_ONLY:
       return "model-only";
+    case v1::EFFORT_QUICK:
+      return "quick";
     case v1::EFFORT_BALANCED:
       return "balanced";
     case v1::EFFORT_EXHAUSTIVE:

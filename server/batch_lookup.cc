@@ -17,7 +17,9 @@ namespace {
 // which is what it keeps.
 constexpr Duration kAnswerLife = std::chrono::minutes(10);
 
-v1::BriefPick Brief(const v1::Pick& pick) {
+}  // namespace
+
+v1::BriefPick BriefOf(const v1::Pick& pick) {
   v1::BriefPick brief;
   brief.set_m_bucket(pick.m_bucket());
   brief.set_source(pick.source());
@@ -31,8 +33,6 @@ v1::BriefPick Brief(const v1::Pick& pick) {
   brief.set_kernel_sha256(absl::HexStringToBytes(pick.kernel().sha256()));
   return brief;
 }
-
-}  // namespace
 
 BatchLookup::BatchLookup(PickLookup& lookup, CacheStore& store, Clock& clock, size_t max_answers)
     : lookup_(lookup),
@@ -76,7 +76,7 @@ absl::StatusOr<BatchLookup::AnswerPtr> BatchLookup::Make(const v1::LookupKey& ke
   QGEMM_RETURN_IF_ERROR(ValidateRows(key.m()));
   const int bucket = BucketFor(key.m());
   // A predicted pick never stands in a measured one's place.
-  const v1::Effort least = target.measured ? v1::EFFORT_BALANCED : v1::EFFORT_MODEL_ONLY;
+  const v1::Effort least = target.measured ? v1::EFFORT_QUICK : v1::EFFORT_MODEL_ONLY;
   auto answer = std::make_shared<Answer>();
   answer->pick_keys = PickLookup::KeysFor(problem, bucket, target, least);
   // Before they are read: a write that comes in between makes the answer old.
@@ -89,7 +89,7 @@ absl::StatusOr<BatchLookup::AnswerPtr> BatchLookup::Make(const v1::LookupKey& ke
     answer->full.set_stale(found->stale());
     *answer->full.mutable_pick() = std::move(*found->record.mutable_pick());
     answer->brief.set_stale(answer->full.stale());
-    *answer->brief.mutable_brief() = Brief(answer->full.pick());
+    *answer->brief.mutable_brief() = BriefOf(answer->full.pick());
   } else {
     answer->full.set_miss_reason(
         absl::StrCat(ProblemName(problem), " was never tuned at bucket ", bucket, " for ", target.name));

@@ -24,6 +24,9 @@ struct LookupCounts {
   int64_t misses = 0;
 };
 
+// A pick as `brief` requests get it.
+v1::BriefPick BriefOf(const v1::Pick& pick);
+
 // Answers Lookup's keys: from memory while the store's picks behind an answer are unchanged (some hundred
 // nanoseconds), else from the store. Memory is bounded; what was not asked for lately is forgotten.
 // Thread-safe.

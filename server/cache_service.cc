@@ -126,6 +126,14 @@ grpc::Status CacheService::Import(grpc::ServerContext* context, grpc::ServerRead
   return grpc::Status::OK;
 }
 
+grpc::Status CacheService::Explain(grpc::ServerContext* /*context*/, const v1::ExplainRequest* request,
+                                   v1::ExplainResponse* response) {
+  absl::StatusOr<v1::ExplainResponse> explained = tuner_.Explain(*request);
+  if (!explained.ok()) return ToGrpcStatus(explained.status());
+  *response = *std::move(explained);
+  return grpc::Status::OK;
+}
+
 grpc::Status CacheService::Backup(grpc::ServerContext* /*context*/, const v1::CacheBackupRequest* request,
                                   v1::CacheBackupResponse* response) {
   const absl::Status copied = store_.Backup(request->directory());

@@ -25,6 +25,8 @@ class CacheService final : public v1::Cache::Service {
                      v1::CacheStatsResponse* response) override;
   grpc::Status List(grpc::ServerContext* context, const v1::CacheListRequest* request,
                     grpc::ServerWriter<v1::CacheEntry>* writer) override;
+  grpc::Status Explain(grpc::ServerContext* context, const v1::ExplainRequest* request,
+                       v1::ExplainResponse* response) override;
   grpc::Status Delete(grpc::ServerContext* context, const v1::CacheDeleteRequest* request,
                       v1::CacheDeleteResponse* response) override;
   grpc::Status Pin(grpc::ServerContext* context, const v1::CachePinRequest* request,

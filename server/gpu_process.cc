@@ -71,6 +71,7 @@ absl::Status GpuProcess::Start() {
     spawn.path = folder + "/qgemm-time";
   }
   if (!options_.device.empty()) spawn.args = {"--device", options_.device};
+  if (options_.host_timed) spawn.args.push_back("--host-timed");
   spawn.env = options_.env;
   spawn.cpus = options_.cpus;
   ++starts_;
@@ -229,6 +230,7 @@ absl::StatusOr<internal::ScreenReply> GpuProcess::Screen(const GpuCandidate& can
     internal::ScreenReply rejected;
     rejected.set_failure(loss->failure);
     rejected.set_reason(loss->reason);
+    rejected.set_process_lost(true);
     return rejected;
   }
 }

@@ -22,7 +22,8 @@ struct GpuProcessOptions {
   std::string program;  // qgemm-time's path; empty: beside the running program
   std::string device;   // "auto" or a GPU's UUID
   std::vector<std::pair<std::string, std::string>> env;
-  std::vector<int> cpus;  // the cores it may use; empty: all
+  std::vector<int> cpus;    // the cores it may use; empty: all
+  bool host_timed = false;  // qgemm-time --host-timed: to show what graphs are for
 
   // A request that takes longer is a hang: the process is killed. Timing budgets come on top,
   // twice: a disturbed timing is repeated.

@@ -62,6 +62,10 @@ std::string TimingKey(const TimingKeyInput& input) {
       .Digest();
 }
 
+std::string QuarantineKey(absl::string_view kernel_key) {
+  return CanonicalBytes("qgemm quarantine key 1").Add("kernel", kernel_key).Digest();
+}
+
 std::string PickKey(const PickKeyInput& input) {
   CanonicalBytes bytes("qgemm pick key 1");
   bytes.Add("problem", input.problem)

@@ -17,7 +17,7 @@ namespace qgemm {
 // someone else's kernel. All functions are pure.
 
 // Version of how candidates are verified and timed: a new one makes every stored timing unknown.
-inline constexpr int kTimerVersion = 1;
+inline constexpr int kTimerVersion = 2;
 
 // Everything a cubin depends on. The shape is not among it.
 struct KernelKeyInput {
@@ -43,6 +43,10 @@ struct TimingKeyInput {
   Reduction reduction = Reduction::kNone;
 };
 std::string TimingKey(const TimingKeyInput& input);
+
+// Where it is remembered that a kernel does not compile, or took the GPU process down: among the timings, for
+// every problem. A new source or toolchain makes another kernel key, and so a new try.
+std::string QuarantineKey(absl::string_view kernel_key);
 
 // Where a pick is stored. Each effort has its own key: whoever asks looks from the highest effort down to its
 // own, so that a higher effort's pick answers a lower effort's request and never the other way round, and so

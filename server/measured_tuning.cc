@@ -2,16 +2,22 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/reference_gemm.h"
+#include "server/kernel_key.h"
 #include "server/pick_choice.h"
 #include "spdlog/spdlog.h"
 
 namespace qgemm {
 namespace {
+
+constexpr int kLeastFinalists = 4;
+constexpr double kRaceRounds = 12;  // that a race has at least
+constexpr double kFlushUs = 40;     // between two kernels of a round
 
 bool Undecided(const CandidateState& state) { return !state.verdict.has_value(); }
 
@@ -75,7 +81,14 @@ absl::StatusOr<v1::TuneResult> MeasuredTuning::Tune(PickJob& job, bool may_yield
   const std::vector<v1::Rejection> rejections = CountRejections(job.candidates);
   *result.mutable_rejections() = {rejections.begin(), rejections.end()};
 
-  std::vector<size_t> finalists = ChooseFinalists(job.candidates, job.plan.finalists);
+  if (job.partial && FastestUs(job.candidates) == std::numeric_limits<double>::infinity() &&
+      std::any_of(job.candidates.begin(), job.candidates.end(), Undecided)) {
+    result.set_error(absl::StrCat("the budget of ", absl::FormatDuration(absl::FromChrono(job.limits.budget)),
+                                  " ended before any candidate was timed"));
+    QGEMM_RETURN_IF_ERROR(store_.PutTimings(FreshVerdicts(job)));
+    return result;
+  }
+  std::vector<size_t> finalists = ChooseFinalists(job.candidates, FinalistLimit(job));
   if (finalists.empty()) {
     result.set_error(NoCandidateSentence(job, rejections));
     QGEMM_RETURN_IF_ERROR(store_.PutTimings(FreshVerdicts(job)));
@@ -95,7 +108,10 @@ absl::StatusOr<v1::TuneResult> MeasuredTuning::Tune(PickJob& job, bool may_yield
   for (const CandidateState& state : job.candidates) {
     if (state.verdict.has_value()) record.add_timing_keys(state.timing_key);
   }
-  QGEMM_RETURN_IF_ERROR(store_.PutPick(record, FreshVerdicts(job)));
+  record.mutable_pick()->set_partial(job.partial);
+  // A pick under the request's own limits is not what its effort would have picked.
+  QGEMM_RETURN_IF_ERROR(job.partial ? store_.PutTimings(FreshVerdicts(job))
+                                    : store_.PutPick(record, FreshVerdicts(job)));
   *result.mutable_pick() = record.pick();
   return result;
 }
@@ -140,6 +156,10 @@ absl::Status MeasuredTuning::ScreenAll(PickJob& job, bool may_yield) {
   };
   while (std::any_of(job.candidates.begin(), job.candidates.end(), Undecided)) {
     if (board_.Abandoned(job)) return absl::CancelledError("nobody waits for this pick any more");
+    if (BudgetSpent(job)) {
+      job.partial = true;
+      return absl::OkStatus();
+    }
     const auto next = std::find_if(job.candidates.begin(), job.candidates.end(), ready_undecided);
     if (next != job.candidates.end()) {
       QGEMM_RETURN_IF_ERROR(Screen(job, *next));
@@ -157,6 +177,18 @@ absl::Status MeasuredTuning::ScreenAll(PickJob& job, bool may_yield) {
   return absl::OkStatus();
 }
 
+bool MeasuredTuning::BudgetSpent(PickJob& job) {
+  if (job.limits.budget <= Duration::zero()) return false;
+  if (!job.timing_start.has_value()) job.timing_start = clock_.Now();
+  return clock_.Now() - *job.timing_start >= job.limits.budget;
+}
+
+absl::Status MeasuredTuning::Quarantine(const CandidateState& state, internal::TimingRecord verdict) {
+  spdlog::warn("{} is quarantined: {}", ConfigName(state.candidate.config), verdict.reason());
+  verdict.set_timing_key(QuarantineKey(state.kernel->key()));
+  return store_.PutTimings({&verdict, 1});
+}
+
 absl::Status MeasuredTuning::Screen(PickJob& job, CandidateState& state) {
   internal::TimingRecord verdict = VerdictFor(job, state, clock_.WallUnixMs());
   bool timed = false;
@@ -166,6 +198,7 @@ absl::Status MeasuredTuning::Screen(PickJob& job, CandidateState& state) {
     if (kernel.is_system_failure()) return kernel.status();
     verdict.set_failure(internal::CANDIDATE_FAILURE_COMPILE);
     verdict.set_reason(std::string(kernel.status().message()));
+    QGEMM_RETURN_IF_ERROR(Quarantine(state, verdict));
   } else if (kernel.spills()) {
     verdict.set_failure(internal::CANDIDATE_FAILURE_SPILLS);
     verdict.set_reason(absl::StrCat("spills ", kernel.record().info().spill_store_bytes(),
@@ -189,6 +222,7 @@ absl::Status MeasuredTuning::Screen(PickJob& job, CandidateState& state) {
       timed = true;
     } else {
       spdlog::warn("{} {}: {}", ProblemName(job.problem), CandidateName(state.candidate), reply->reason());
+      if (reply->process_lost()) QGEMM_RETURN_IF_ERROR(Quarantine(state, verdict));
     }
   }
   state.verdict = std::move(verdict);
@@ -206,7 +240,7 @@ absl::Status MeasuredTuning::TimeFinalists(PickJob& job, const std::vector<size_
   candidates.reserve(finalists.size());
   for (const size_t i : finalists) candidates.push_back(ForGpu(job, job.candidates[i]));
   const double busy_before = gpu_.busy_seconds();
-  absl::StatusOr<std::vector<internal::Timing>> timings = gpu_.Finals(candidates, budgets_.finals, kTieBand);
+  absl::StatusOr<std::vector<internal::Timing>> timings = gpu_.Finals(candidates, RaceBudget(job), kTieBand);
   if (!Noted(timings.status()).ok()) {
     if (absl::IsUnavailable(timings.status())) return timings.status();
     // The screened times stand: a pick of low confidence rather than none.
@@ -231,6 +265,23 @@ absl::Status MeasuredTuning::TimeFinalists(PickJob& job, const std::vector<size_
   const double busy = gpu_.busy_seconds() - busy_before;
   board_.Update(job, [&](PickJob::Shared& shared) { shared.gpu_busy_s += busy; });
   return absl::OkStatus();
+}
+
+int MeasuredTuning::FinalistLimit(const PickJob& job) const {
+  const double fastest_us = FastestUs(job.candidates);
+  if (!std::isfinite(fastest_us)) return job.plan.finalists;
+  // Long kernels: as many as the least number of rounds leaves time for.
+  const double fit = absl::ToDoubleMicroseconds(RaceBudget(job)) / (kRaceRounds * (fastest_us + kFlushUs));
+  return std::clamp(static_cast<int>(fit), kLeastFinalists, std::max(job.plan.finalists, kLeastFinalists));
+}
+
+absl::Duration MeasuredTuning::RaceBudget(const PickJob& job) const {
+  absl::Duration budget = budgets_.finals * job.plan.race_share;
+  if (job.limits.budget > Duration::zero()) {
+    // A race that is cut short is better than none.
+    budget = std::min(budget, absl::FromChrono(job.limits.budget) / 4);
+  }
+  return budget;
 }
 
 GpuCandidate MeasuredTuning::ForGpu(const PickJob& job, const CandidateState& state) const {

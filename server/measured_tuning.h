@@ -46,6 +46,13 @@ class MeasuredTuning {
   absl::Status ScreenAll(PickJob& job, bool may_yield);
   absl::Status Screen(PickJob& job, CandidateState& state);
   absl::Status TimeFinalists(PickJob& job, const std::vector<size_t>& finalists);
+  // The request's own limit of time; starts the clock at the first call.
+  bool BudgetSpent(PickJob& job);
+  // Remembers for all problems that the candidate's kernel cannot be run.
+  absl::Status Quarantine(const CandidateState& state, internal::TimingRecord verdict);
+  // How many candidates a race has time for.
+  int FinalistLimit(const PickJob& job) const;
+  absl::Duration RaceBudget(const PickJob& job) const;
   GpuCandidate ForGpu(const PickJob& job, const CandidateState& state) const;
   // Turns a GPU error into the job's, and remembers that the GPU is lost.
   absl::Status Noted(absl::Status status);

@@ -11,6 +11,7 @@
 #include "qgemm/internal/store.pb.h"
 #include "qgemm/v1/tuner.pb.h"
 #include "server/kernel_supply.h"
+#include "server/search_limits.h"
 #include "server/strategy/strategy.h"
 #include "server/tuning_target.h"
 
@@ -35,6 +36,7 @@ struct PickJob {
   int m_bucket = 0;
   v1::Effort effort = v1::EFFORT_BALANCED;
   bool retune = false;
+  SearchLimits limits;
   TuningTarget target;
   std::string toolchain;
   std::string pick_key;
@@ -43,8 +45,10 @@ struct PickJob {
   Plan plan;
   std::vector<CandidateState> candidates;
   std::vector<std::shared_ptr<Kernel>> also_compile;
-  std::shared_ptr<Kernel> support;  // measured only
-  size_t requested_candidates = 0;  // candidates [0, this) have a kernel (MODEL)
+  std::shared_ptr<Kernel> support;        // measured only
+  std::optional<TimePoint> timing_start;  // set while the limits have a budget
+  bool partial = false;                   // the limits kept planned candidates from being tried
+  size_t requested_candidates = 0;        // candidates [0, this) have a kernel (MODEL)
 
   // The board's.
   struct Shared {

@@ -1,5 +1,7 @@
 #include "server/pick_lookup.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -7,8 +9,15 @@
 
 namespace qgemm {
 namespace {
-constexpr v1::Effort kEffortsFromHighest[] = {v1::EFFORT_EXHAUSTIVE, v1::EFFORT_BALANCED,
+constexpr v1::Effort kEffortsFromHighest[] = {v1::EFFORT_EXHAUSTIVE, v1::EFFORT_BALANCED, v1::EFFORT_QUICK,
                                               v1::EFFORT_MODEL_ONLY};
+
+// How much an effort looks at; its numbers on the wire are in the order of their invention.
+int EffortRank(v1::Effort effort) {
+  const auto* const end = std::end(kEffortsFromHighest);
+  return static_cast<int>(end - std::find(std::begin(kEffortsFromHighest), end, effort));
+}
+
 }  // namespace
 
 std::string PickLookup::KeyFor(const Problem& problem, int m_bucket, const TuningTarget& target,
@@ -31,7 +40,7 @@ std::vector<std::string> PickLookup::KeysFor(const Problem& problem, int m_bucke
                                              v1::Effort least) {
   std::vector<std::string> keys;
   for (const v1::Effort effort : kEffortsFromHighest) {
-    if (effort >= least) keys.push_back(KeyFor(problem, m_bucket, target, effort));
+    if (EffortRank(effort) >= EffortRank(least)) keys.push_back(KeyFor(problem, m_bucket, target, effort));
   }
   if (!target.measured || least != v1::EFFORT_MODEL_ONLY) return keys;
   TuningTarget predicted = target;
@@ -55,7 +64,7 @@ absl::StatusOr<std::optional<StoredPick>> PickLookup::FindIn(const Problem& prob
                                                              const TuningTarget& target, v1::Effort least,
                                                              absl::string_view toolchain) {
   for (const v1::Effort effort : kEffortsFromHighest) {
-    if (effort < least) break;
+    if (EffortRank(effort) < EffortRank(least)) break;
     absl::StatusOr<internal::PickRecord> record = store_.GetPick(KeyFor(problem, m_bucket, target, effort));
     if (absl::IsNotFound(record.status())) continue;
     QGEMM_RETURN_IF_ERROR(record.status());

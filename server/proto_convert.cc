@@ -161,12 +161,13 @@ absl::StatusOr<v1::Effort> CanonicalEffort(v1::Effort effort) {
     case v1::EFFORT_UNSPECIFIED:
       return v1::EFFORT_BALANCED;
     case v1::EFFORT_MODEL_ONLY:
+    case v1::EFFORT_QUICK:
     case v1::EFFORT_BALANCED:
     case v1::EFFORT_EXHAUSTIVE:
       return effort;
     default:
       return absl::InvalidArgumentError(absl::StrCat("effort is the unknown value ", static_cast<int>(effort),
-                                                     "; allowed: MODEL_ONLY, BALANCED, EXHAUSTIVE"));
+                                                     "; allowed: MODEL_ONLY, QUICK, BALANCED, EXHAUSTIVE"));
   }
 }
 

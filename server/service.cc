@@ -69,6 +69,20 @@ grpc::Status TunerService::Lookup(grpc::ServerContext* /*context*/, const v1::Lo
   return grpc::Status::OK;
 }
 
+grpc::Status TunerService::Estimate(grpc::ServerContext* /*context*/, const v1::TuneRequest* request,
+                                    v1::TuneEstimate* response) {
+  absl::StatusOr<v1::TuneEstimate> estimate = tuner_.Estimate(*request);
+  if (!estimate.ok()) return ToGrpcStatus(estimate.status());
+  *response = *std::move(estimate);
+  return grpc::Status::OK;
+}
+
+grpc::Status TunerService::Warm(grpc::ServerContext* context, const v1::WarmRequest* request,
+                                grpc::ServerWriter<v1::WarmEvent>* writer) {
+  return ToGrpcStatus(tuner_.Warm(
+      *request, [&](const v1::WarmEvent& event) { return !context->IsCancelled() && writer->Write(event); }));
+}
+
 grpc::Status TunerService::GetKernels(grpc::ServerContext* /*context*/, const v1::GetKernelsRequest* request,
                                       grpc::ServerWriter<v1::KernelChunk>* writer) {
   if (request->sha256().empty() || request->sha256_size() > kMaxKernelsPerCall) {

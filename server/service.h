@@ -21,6 +21,10 @@ class TunerService final : public v1::Tuner::Service {
                     grpc::ServerWriter<v1::TuneEvent>* writer) override;
   grpc::Status Lookup(grpc::ServerContext* context, const v1::LookupRequest* request,
                       v1::LookupResponse* response) override;
+  grpc::Status Estimate(grpc::ServerContext* context, const v1::TuneRequest* request,
+                        v1::TuneEstimate* response) override;
+  grpc::Status Warm(grpc::ServerContext* context, const v1::WarmRequest* request,
+                    grpc::ServerWriter<v1::WarmEvent>* writer) override;
   grpc::Status GetKernels(grpc::ServerContext* context, const v1::GetKernelsRequest* request,
                           grpc::ServerWriter<v1::KernelChunk>* writer) override;
 

@@ -23,13 +23,19 @@ absl::Status Prefixed(const absl::Status& status, absl::string_view prefix) {
   return absl::Status(status.code(), absl::StrCat(prefix, std::string(status.message())));
 }
 
-// A verdict that still says what a new run would say. Compile failures and spills are read off the kernel
-// anyway.
+// A verdict that still says what a new run would say. Spills are read off the kernel anyway; whether a source
+// compiles is the toolchain's to say, whatever the driver.
 bool Reusable(const internal::TimingRecord& record, const TuningTarget& target) {
+  if (record.failure() == internal::CANDIDATE_FAILURE_COMPILE) return true;
   return record.driver_version() == target.driver_version &&
-         record.failure() != internal::CANDIDATE_FAILURE_COMPILE &&
          record.failure() != internal::CANDIDATE_FAILURE_SPILLS;
 }
+
+bool Rejected(const CandidateState& state) {
+  return state.verdict.has_value() && state.verdict->failure() != internal::CANDIDATE_FAILURE_NONE;
+}
+
+constexpr size_t kSeeds = 6;  // winners of near shapes that a search begins with
 
 }  // namespace
 
@@ -168,6 +174,7 @@ Tuner::Tuner(CacheStore& store, Compiler& compiler, Gpu* gpu, Clock& clock, Targ
       supply_(store, compiler, clock, [this] { board_.Notify(); }),
       lookup_(store, supply_),
       batch_lookup_(lookup_, store, clock),
+      similar_(store, clock),
       model_(store, board_, clock, [this](PickJob& job) { RequestKernels(job); }) {
   if (gpu != nullptr) {
     measured_ = std::make_unique<MeasuredTuning>(*gpu, store_, board_, clock_, options_.budgets);
@@ -235,6 +242,7 @@ absl::StatusOr<std::vector<Tuner::Unit>> Tuner::ParseUnits(const v1::TuneRequest
 absl::Status Tuner::Tune(const v1::TuneRequest& request, TuneStream& stream) {
   QGEMM_ASSIGN_OR_RETURN(const std::vector<Unit> units, ParseUnits(request));
   QGEMM_ASSIGN_OR_RETURN(const v1::Effort effort, CanonicalEffort(request.effort()));
+  QGEMM_ASSIGN_OR_RETURN(const SearchLimits limits, SearchLimitsFromProto(request));
   QGEMM_ASSIGN_OR_RETURN(const TuningTarget lookup_target, targets_.Resolve(request.target()));
   TuningTarget target = lookup_target;
   if (effort == v1::EFFORT_MODEL_ONLY) target.measured = false;
@@ -243,7 +251,7 @@ absl::Status Tuner::Tune(const v1::TuneRequest& request, TuneStream& stream) {
   Request running(*this, stream, static_cast<int>(units.size()));
   std::vector<const Unit*> missing;
   for (const Unit& unit : units) {
-    if (!request.retune()) {
+    if (!request.retune() && limits.only.empty()) {
       QGEMM_ASSIGN_OR_RETURN(
           std::optional<v1::TuneResult> stored,
           FindStored(unit, lookup_target, effort, toolchain.ok() ? *toolchain : known_toolchain()));
@@ -262,17 +270,19 @@ absl::Status Tuner::Tune(const v1::TuneRequest& request, TuneStream& stream) {
   }
   for (const Unit* unit : missing) {
     const std::string pick_key = PickLookup::KeyFor(unit->problem, unit->m_bucket, target, effort);
-    const JobBoard::Joined joined = board_.Join(absl::StrCat(pick_key, request.retune() ? "!" : ""), [&] {
-      auto job = std::make_shared<PickJob>();
-      job->problem = unit->problem;
-      job->m_bucket = unit->m_bucket;
-      job->effort = effort;
-      job->retune = request.retune();
-      job->target = target;
-      job->toolchain = *toolchain;
-      job->pick_key = pick_key;
-      return job;
-    });
+    const JobBoard::Joined joined =
+        board_.Join(absl::StrCat(pick_key, request.retune() ? "!" : "", limits.Key()), [&] {
+          auto job = std::make_shared<PickJob>();
+          job->problem = unit->problem;
+          job->m_bucket = unit->m_bucket;
+          job->effort = effort;
+          job->retune = request.retune();
+          job->limits = limits;
+          job->target = target;
+          job->toolchain = *toolchain;
+          job->pick_key = pick_key;
+          return job;
+        });
     running.Add({unit->problem_index, joined.job, joined.created, false});
     if (joined.created) PlanAndQueue(joined.job, *unit, lookup_target);
     QGEMM_RETURN_IF_ERROR(running.Collect());
@@ -302,7 +312,7 @@ absl::StatusOr<std::optional<v1::TuneResult>> Tuner::FindStored(const Unit& unit
 
 void Tuner::PlanAndQueue(const std::shared_ptr<PickJob>& job, const Unit& unit,
                          const TuningTarget& lookup_target) {
-  if (!job->retune) {
+  if (!job->retune && job->limits.only.empty()) {
     // Another request may have finished the same job between this one's lookup and its joining.
     absl::StatusOr<std::optional<v1::TuneResult>> stored =
         FindStored(unit, lookup_target, job->effort, job->toolchain);
@@ -311,38 +321,55 @@ void Tuner::PlanAndQueue(const std::shared_ptr<PickJob>& job, const Unit& unit,
       return;
     }
   }
-  job->plan = StrategyFor(job->effort)
-                  .MakePlan(job->problem, job->m_bucket, job->target.profile, job->target.measured);
-  for (const PlannedCandidate& planned : job->plan.candidates) {
-    CandidateState state;
-    state.candidate = planned.candidate;
-    state.predicted_us = planned.predicted_us;
-    job->candidates.push_back(std::move(state));
-  }
-  if (job->target.measured) {
-    const absl::Status planned = PlanMeasured(*job);
-    if (!planned.ok()) {
-      board_.Finish(job, planned, {});
-      return;
-    }
+  const absl::Status planned = PlanCandidates(*job);
+  if (!planned.ok()) {
+    board_.Finish(job, planned, {});
+    return;
   }
   RequestKernels(*job);
   board_.Queue(job);
 }
 
+absl::Status Tuner::PlanCandidates(PickJob& job) {
+  PlanHints hints;
+  hints.allowed = job.limits.Filter();
+  hints.max_candidates = job.limits.max_candidates;
+  if (job.target.measured && job.effort != v1::EFFORT_EXHAUSTIVE) {
+    QGEMM_ASSIGN_OR_RETURN(hints.seeds, similar_.Seeds(job.problem, job.m_bucket, job.target, kSeeds));
+  }
+  job.plan = StrategyFor(job.effort)
+                 .MakePlan(job.problem, job.m_bucket, job.target.profile, job.target.measured, hints);
+  job.partial = job.plan.restricted;
+  for (const PlannedCandidate& planned : job.plan.candidates) {
+    CandidateState state;
+    state.candidate = planned.candidate;
+    state.predicted_us = planned.predicted_us;
+    job.candidates.push_back(std::move(state));
+  }
+  return job.target.measured ? PlanMeasured(job) : absl::OkStatus();
+}
+
+std::string Tuner::TimingKeyFor(const Problem& problem, int m_bucket, const TuningTarget& target,
+                                const Candidate& candidate, const std::string& kernel_key) {
+  TimingKeyInput input;
+  input.problem = ProblemName(problem);
+  input.m_bucket = m_bucket;
+  input.device = target.device;
+  input.kernel_key = kernel_key;
+  input.split_k = candidate.split_k;
+  input.reduction = candidate.reduction;
+  return TimingKey(input);
+}
+
 absl::Status Tuner::PlanMeasured(PickJob& job) {
   std::vector<std::string> timing_keys;
+  std::vector<std::string> quarantine_keys;
   for (CandidateState& state : job.candidates) {
-    TimingKeyInput input;
-    input.problem = ProblemName(job.problem);
-    input.m_bucket = job.m_bucket;
-    input.device = job.target.device;
-    input.kernel_key = supply_.CurrentKey(state.candidate.config, job.problem.signature,
-                                          job.target.profile.arch, job.toolchain);
-    input.split_k = state.candidate.split_k;
-    input.reduction = state.candidate.reduction;
-    state.timing_key = TimingKey(input);
+    const std::string kernel_key = supply_.CurrentKey(state.candidate.config, job.problem.signature,
+                                                      job.target.profile.arch, job.toolchain);
+    state.timing_key = TimingKeyFor(job.problem, job.m_bucket, job.target, state.candidate, kernel_key);
     timing_keys.push_back(state.timing_key);
+    quarantine_keys.push_back(QuarantineKey(kernel_key));
   }
   if (!job.retune) {
     QGEMM_ASSIGN_OR_RETURN(std::vector<std::optional<internal::TimingRecord>> stored,
@@ -351,6 +378,15 @@ absl::Status Tuner::PlanMeasured(PickJob& job) {
       if (!stored[i].has_value() || !Reusable(*stored[i], job.target)) continue;
       job.candidates[i].verdict = std::move(stored[i]);
       job.candidates[i].from_store = true;
+    }
+    // What took the GPU process down for one shape, or does not compile, is not tried for another.
+    QGEMM_ASSIGN_OR_RETURN(const auto quarantined, store_.GetTimings(quarantine_keys));
+    for (size_t i = 0; i < quarantined.size(); ++i) {
+      CandidateState& state = job.candidates[i];
+      if (!quarantined[i].has_value() || state.verdict.has_value()) continue;
+      state.verdict = quarantined[i];
+      state.verdict->set_reason(absl::StrCat("quarantined: ", quarantined[i]->reason()));
+      state.from_store = true;
     }
   }
   const int wanted =
@@ -378,6 +414,7 @@ void Tuner::RequestKernels(PickJob& job) {
   int configs = 0;
   for (size_t i = job.requested_candidates; i < job.candidates.size(); ++i) {
     CandidateState& state = job.candidates[i];
+    if (job.target.measured && Rejected(state)) continue;
     std::shared_ptr<Kernel>& kernel = by_config[state.candidate.config];
     if (kernel == nullptr) {
       if (job.plan.configs_at_once > 0 && configs == job.plan.configs_at_once) break;
@@ -403,13 +440,41 @@ absl::StatusOr<v1::LookupResponse> Tuner::Lookup(const v1::LookupRequest& reques
         absl::StrCat("keys has ", request.keys_size(), " entries; allowed: 1 .. ", kMaxProblems));
   }
   QGEMM_ASSIGN_OR_RETURN(const TuningTarget target, targets_.Resolve(request.target()));
+  QGEMM_RETURN_IF_ERROR(ParseShapeDistance(request.distance()).status());
   v1::LookupResponse response;
   LookupCounts counts;
   const absl::Status answered = batch_lookup_.Run(request, target, known_toolchain(), response, counts);
   hits_ += counts.hits;
   misses_ += counts.misses;
   QGEMM_RETURN_IF_ERROR(answered);
+  if (request.allow_similar()) QGEMM_RETURN_IF_ERROR(AnswerSimilar(request, target, &response));
   return response;
+}
+
+absl::Status Tuner::AnswerSimilar(const v1::LookupRequest& request, const TuningTarget& target,
+                                  v1::LookupResponse* response) {
+  QGEMM_ASSIGN_OR_RETURN(const ShapeDistance distance, ParseShapeDistance(request.distance()));
+  for (int i = 0; i < request.keys_size(); ++i) {
+    v1::LookupAnswer& answer = *response->mutable_answers(i);
+    if (answer.has_pick() || answer.has_brief()) continue;
+    QGEMM_ASSIGN_OR_RETURN(const Problem problem, ProblemFromProto(request.keys(i).problem()));
+    QGEMM_ASSIGN_OR_RETURN(std::optional<v1::Pick> similar,
+                           similar_.Find(problem, request.keys(i).m(), target, distance));
+    if (!similar.has_value()) {
+      answer.set_miss_reason(
+          absl::StrCat(answer.miss_reason(), ", and no tuned shape's pick is legal for it"));
+      continue;
+    }
+    ++hits_;
+    --misses_;
+    answer.clear_miss_reason();
+    if (request.brief()) {
+      *answer.mutable_brief() = BriefOf(*similar);
+    } else {
+      *answer.mutable_pick() = *std::move(similar);
+    }
+  }
+  return absl::OkStatus();
 }
 
 bool Tuner::IsStale(const internal::PickRecord& record) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -13,6 +14,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "cache/cache_store.h"
+#include "qgemm/v1/cache.pb.h"
 #include "qgemm/v1/tuner.pb.h"
 #include "server/batch_lookup.h"
 #include "server/compiler.h"
@@ -22,6 +24,7 @@
 #include "server/measured_tuning.h"
 #include "server/model_tuning.h"
 #include "server/pick_lookup.h"
+#include "server/similar_picks.h"
 #include "server/tuning_target.h"
 
 namespace qgemm {
@@ -69,6 +72,15 @@ class Tuner {
   // From the store alone: needs neither workers nor a GPU.
   [[nodiscard]] absl::StatusOr<v1::LookupResponse> Lookup(const v1::LookupRequest& request);
 
+  // What Tune would do for the same request. Unavailable: no compile worker can be started.
+  [[nodiscard]] absl::StatusOr<v1::TuneEstimate> Estimate(const v1::TuneRequest& request);
+  // Compiles every kernel of a format into the store. `send` gets progress every 100 ms at least and the end;
+  // it returns false when the client is gone.
+  [[nodiscard]] absl::Status Warm(const v1::WarmRequest& request,
+                                  const std::function<bool(const v1::WarmEvent&)>& send);
+  // From the store alone. Without a compile worker's hello since the start, no candidate is listed.
+  [[nodiscard]] absl::StatusOr<v1::ExplainResponse> Explain(const v1::ExplainRequest& request);
+
   // Whether a stored pick is stale on its own target, as far as that can be told now.
   bool IsStale(const internal::PickRecord& record);
 
@@ -105,7 +117,16 @@ class Tuner {
   absl::StatusOr<std::optional<v1::TuneResult>> FindStored(const Unit& unit, const TuningTarget& target,
                                                            v1::Effort effort, absl::string_view toolchain);
   void PlanAndQueue(const std::shared_ptr<PickJob>& job, const Unit& unit, const TuningTarget& lookup_target);
+  // Fills in the plan, the candidates and what the store knows of them.
+  absl::Status PlanCandidates(PickJob& job);
   absl::Status PlanMeasured(PickJob& job);
+  static std::string TimingKeyFor(const Problem& problem, int m_bucket, const TuningTarget& target,
+                                  const Candidate& candidate, const std::string& kernel_key);
+  // Answers with a near shape's pick what has none.
+  absl::Status AnswerSimilar(const v1::LookupRequest& request, const TuningTarget& target,
+                             v1::LookupResponse* response);
+  absl::Status ExplainPick(const Problem& problem, int m_bucket, const TuningTarget& target,
+                           v1::ExplainResponse* response);
   void RequestKernels(PickJob& job);
 
   CacheStore& store_;
@@ -125,6 +146,7 @@ class Tuner {
   KernelSupply supply_;
   PickLookup lookup_;
   BatchLookup batch_lookup_;
+  SimilarPicks similar_;
   std::unique_ptr<MeasuredTuning> measured_;  // null without a GPU
   ModelTuning model_;
   std::vector<std::thread> runners_;

@@ -63,6 +63,14 @@ class Client {
   [[nodiscard]] virtual absl::StatusOr<v1::TuneSummary> Tune(
       const v1::TuneRequest& request, absl::FunctionRef<void(const v1::TuneEvent&)> on_event) = 0;
 
+  // What Tune would do for the same request, without doing it.
+  [[nodiscard]] virtual absl::StatusOr<v1::TuneEstimate> Estimate(const v1::TuneRequest& request) = 0;
+  // Compiles a format's kernels into the daemon's store; hands its progress to `on_event` and returns the last
+  // of it. Has Tune's deadline.
+  [[nodiscard]] virtual absl::StatusOr<v1::WarmEvent> Warm(
+      const v1::WarmRequest& request, absl::FunctionRef<void(const v1::WarmEvent&)> on_event) = 0;
+  [[nodiscard]] virtual absl::StatusOr<v1::ExplainResponse> Explain(const v1::ExplainRequest& request) = 0;
+
   // One answer per key, in order.
   [[nodiscard]] virtual absl::StatusOr<v1::LookupResponse> Lookup(const v1::LookupRequest& request) = 0;
 

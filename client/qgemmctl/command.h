@@ -24,6 +24,8 @@ using Command = std::function<absl::StatusOr<ExitCode>(CommandContext&)>;
 // Each adds one command of qgemmctl; when the command line names it, `selected` becomes it.
 void AddTuneCommand(CLI::App& app, Command& selected);
 void AddLookupCommand(CLI::App& app, Command& selected);
+void AddExplainCommand(CLI::App& app, Command& selected);
+void AddWarmCommand(CLI::App& app, Command& selected);
 void AddKernelCommand(CLI::App& app, Command& selected);
 void AddCacheCommand(CLI::App& app, Command& selected);
 void AddBenchCommand(CLI::App& app, Command& selected);

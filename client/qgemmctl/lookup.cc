@@ -21,16 +21,20 @@ using Json = nlohmann::ordered_json;
 struct LookupArguments {
   ProblemArguments problems;
   bool launch_spec = false;
+  bool allow_similar = false;
+  std::string distance;
 };
 
 // Requests hold at most as many keys; a model for every bucket needs fewer.
 constexpr size_t kMaxKeys = 4096;
 
-absl::StatusOr<std::vector<Result>> Lookup(const RequestedProblems& requested, const std::string& target,
-                                           Client& client) {
+absl::StatusOr<std::vector<Result>> Lookup(const RequestedProblems& requested,
+                                           const LookupArguments& arguments, Client& client) {
   std::vector<Result> results;
   v1::LookupRequest request;
-  request.set_target(target);
+  request.set_target(arguments.problems.target);
+  request.set_allow_similar(arguments.allow_similar);
+  request.set_distance(arguments.distance);
   for (const RequestedProblem& problem : requested.problems) {
     for (const int64_t m : requested.m) {
       results.push_back(ResultFor(problem, BucketFor(m)));
@@ -77,8 +81,7 @@ absl::StatusOr<ExitCode> RunLookup(const LookupArguments& arguments, CommandCont
   }
   QGEMM_ASSIGN_OR_RETURN(const RequestedProblems requested, ResolveProblems(arguments.problems));
   const TimePoint start = RealClock().Now();
-  QGEMM_ASSIGN_OR_RETURN(const std::vector<Result> results,
-                         Lookup(requested, arguments.problems.target, context.client));
+  QGEMM_ASSIGN_OR_RETURN(const std::vector<Result> results, Lookup(requested, arguments, context.client));
   const std::chrono::duration<double> wall = RealClock().Now() - start;
 
   Json json;
@@ -104,7 +107,14 @@ void AddLookupCommand(CLI::App& app, Command& selected) {
   arguments->problems.AddTo(*command);
   command->add_flag("--launch-spec", arguments->launch_spec,
                     "With --output json: say how to launch each pick");
-  command->callback([&selected, arguments] {
+  CLI::Option* similar =
+      command
+          ->add_option("--similar", arguments->distance,
+                       "Answer an untuned shape with the nearest tuned one's pick; by which distance")
+          ->type_name("[log2-l1|log2-l2|weighted|cost]")
+          ->expected(0, 1);
+  command->callback([&selected, arguments, similar] {
+    arguments->allow_similar = similar->count() > 0;
     selected = [arguments](CommandContext& context) { return RunLookup(*arguments, context); };
   });
 }

@@ -117,6 +117,20 @@ absl::StatusOr<std::vector<int64_t>> ParseRows(const std::vector<std::string>& t
   return rows;
 }
 
+// Every N with every K, as shapes.
+absl::StatusOr<std::vector<std::string>> ParseGrid(absl::string_view text) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, absl::ByAnyChar("xX"));
+  if (parts.size() != 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("grid \"", text, "\" is not N,...xK,...: such as 1024,4096,16384x4096,8192 is needed"));
+  }
+  std::vector<std::string> shapes;
+  for (const absl::string_view n : absl::StrSplit(parts[0], ',')) {
+    for (const absl::string_view k : absl::StrSplit(parts[1], ',')) shapes.push_back(absl::StrCat(n, "x", k));
+  }
+  return shapes;
+}
+
 void AddProblem(RequestedProblem requested, std::vector<RequestedProblem>& problems) {
   const auto same = std::find_if(problems.begin(), problems.end(), [&](const RequestedProblem& other) {
     return other.problem == requested.problem;
@@ -197,6 +211,9 @@ void ProblemArguments::AddTo(CLI::App& command) {
       ->type_name("NxK,...")
       ->delimiter(',')
       ->allow_extra_args(false);
+  command
+      .add_option("--grid", grid, "Every N with every K: hints for shapes nobody tunes (lookup --similar)")
+      ->type_name("N,...xK,...");
   command.add_option("--model", model_path, "A model's Hugging Face config.json: all its linear layers")
       ->type_name("FILE");
   command.add_option("--tp", tp, "Devices that share the model's layers: one device's part is read")
@@ -217,7 +234,12 @@ void ProblemArguments::AddTo(CLI::App& command) {
 absl::StatusOr<RequestedProblems> ResolveProblems(const ProblemArguments& arguments) {
   RequestedProblems requested;
   QGEMM_ASSIGN_OR_RETURN(const KernelSignature signature, ParseSignature(arguments));
-  if (arguments.shapes.empty() && arguments.model_path.empty()) {
+  std::vector<std::string> shapes = arguments.shapes;
+  if (!arguments.grid.empty()) {
+    QGEMM_ASSIGN_OR_RETURN(const std::vector<std::string> grid, ParseGrid(arguments.grid));
+    shapes.insert(shapes.end(), grid.begin(), grid.end());
+  }
+  if (shapes.empty() && arguments.model_path.empty()) {
     return absl::InvalidArgumentError(
         "--shape and --model are missing: one of them is needed, such as --shape 5376x4096");
   }
@@ -225,7 +247,7 @@ absl::StatusOr<RequestedProblems> ResolveProblems(const ProblemArguments& argume
   if (tp != 1 && arguments.model_path.empty()) {
     return absl::InvalidArgumentError("--tp is for --model alone: give shapes as one device has them");
   }
-  for (const std::string& shape : arguments.shapes) {
+  for (const std::string& shape : shapes) {
     QGEMM_ASSIGN_OR_RETURN(const Problem problem, ParseShape(shape, signature));
     AddProblem({.problem = problem}, requested.problems);
   }

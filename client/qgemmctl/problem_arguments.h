@@ -30,6 +30,7 @@ struct ProblemArguments {
   bool residual = false;
   bool fuse_gate_up = false;        // a model's gate_up_proj is one gated GEMM with the model's activation
   std::vector<std::string> shapes;  // NxK
+  std::string grid;                 // N,N,...xK,K,...
   std::string model_path;
   std::string tp = "1";  // devices that share the model's layers
   std::vector<std::string> m;

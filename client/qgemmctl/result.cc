@@ -62,7 +62,8 @@ std::string TargetCell(const Result& result) { return result.pick.has_value() ? 
 
 std::string SourceCell(const Result& result) {
   if (!result.pick.has_value()) return "-";
-  return absl::StrCat(PickSourceWord(result.pick->source()), result.stale ? " (stale)" : "");
+  return absl::StrCat(PickSourceWord(result.pick->source()), result.pick->partial() ? " (partial)" : "",
+                      result.stale ? " (stale)" : "");
 }
 
 }  // namespace
@@ -115,6 +116,16 @@ Json ResultToJson(const Result& result) {
   json["timed"] = of_pick([](const v1::Pick& pick) { return pick.timed(); });
   json["rejected"] = of_pick([](const v1::Pick& pick) { return pick.rejected(); });
   if (!result.pick.has_value()) json["error"] = result.error;
+  if (result.pick.has_value() && result.pick->has_similar_to()) {
+    const v1::SimilarTo& origin = result.pick->similar_to();
+    json["similar_to"] = {{"n", origin.n()},
+                          {"k", origin.k()},
+                          {"m_bucket", origin.m_bucket()},
+                          {"distance", origin.distance()},
+                          {"value", origin.value()},
+                          {"time_us", origin.time_us()}};
+  }
+  if (result.pick.has_value() && result.pick->partial()) json["partial"] = true;
   return json;
 }
 

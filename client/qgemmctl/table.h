@@ -22,6 +22,7 @@ class Table {
   // One cell per column; "" = no value.
   void AddRow(std::vector<std::string> cells);
   bool empty() const { return rows_.empty(); }
+  size_t rows() const { return rows_.size(); }
 
   // The header and one line per row, each without trailing spaces and with a line break; "" without rows.
   std::string ToString() const;

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "client/problem_proto.h"
 #include "client/qgemmctl/command.h"
+#include "client/qgemmctl/dry_run.h"
 #include "client/qgemmctl/file_output.h"
 #include "client/qgemmctl/json_output.h"
 #include "client/qgemmctl/problem_arguments.h"
@@ -29,14 +30,19 @@ struct TuneArguments {
   ProblemArguments problems;
   std::string effort = "balanced";
   bool retune = false;
+  std::string only;
+  int max_candidates = 0;
+  double budget_s = 0;
+  bool dry_run = false;
 };
 
 absl::StatusOr<v1::Effort> ParseEffort(absl::string_view text) {
-  for (const v1::Effort effort : {v1::EFFORT_EXHAUSTIVE, v1::EFFORT_BALANCED, v1::EFFORT_MODEL_ONLY}) {
+  for (const v1::Effort effort :
+       {v1::EFFORT_EXHAUSTIVE, v1::EFFORT_BALANCED, v1::EFFORT_QUICK, v1::EFFORT_MODEL_ONLY}) {
     if (text == EffortWord(effort)) return effort;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("effort \"", text, "\" is not allowed: use exhaustive, balanced or model-only"));
+      absl::StrCat("effort \"", text, "\" is not allowed: use exhaustive, balanced, quick or model-only"));
 }
 
 absl::StatusOr<v1::TuneRequest> MakeRequest(const TuneArguments& arguments,
@@ -50,6 +56,9 @@ absl::StatusOr<v1::TuneRequest> MakeRequest(const TuneArguments& arguments,
   request.set_effort(effort);
   request.set_target(arguments.problems.target);
   request.set_retune(arguments.retune);
+  request.set_only(arguments.only);
+  request.set_max_candidates(arguments.max_candidates);
+  request.set_budget_s(arguments.budget_s);
   return request;
 }
 
@@ -113,10 +122,9 @@ Json ToJson(const std::vector<Result>& results, const v1::TuneSummary& summary) 
   Json json;
   json["results"] = Json::array();
   for (const Result& result : results) json["results"].push_back(ResultToJson(result));
-  json["stats"] = {{"compiles", summary.compiles()},
-                   {"timings", summary.timings()},
-                   {"cache_hits", summary.cache_hits()},
-                   {"wall_s", summary.wall_s()}};
+  json["stats"] = {{"compiles", summary.compiles()},           {"timings", summary.timings()},
+                   {"cache_hits", summary.cache_hits()},       {"wall_s", summary.wall_s()},
+                   {"compile_cpu_s", summary.compile_cpu_s()}, {"gpu_busy_s", summary.gpu_busy_s()}};
   return json;
 }
 
@@ -131,6 +139,7 @@ std::string ToText(const std::vector<Result>& results, const v1::TuneSummary& su
 absl::StatusOr<ExitCode> RunTune(const TuneArguments& arguments, CommandContext& context) {
   QGEMM_ASSIGN_OR_RETURN(const RequestedProblems requested, ResolveProblems(arguments.problems));
   QGEMM_ASSIGN_OR_RETURN(const v1::TuneRequest request, MakeRequest(arguments, requested));
+  if (arguments.dry_run) return RunDryRun(request, context);
   TuneResults collected(requested);
   ProgressBar bar(TerminalWriter(), TerminalWidth(), RealClock());
   const absl::StatusOr<v1::TuneSummary> summary =
@@ -159,8 +168,21 @@ void AddTuneCommand(CLI::App& app, Command& selected) {
   CLI::App* command = app.add_subcommand("tune", "Tune problems for each M and show the picks");
   arguments->problems.AddTo(*command);
   command->add_option("--effort", arguments->effort, "How many candidates are timed")
-      ->type_name("exhaustive|balanced|model-only")
+      ->type_name("exhaustive|balanced|quick|model-only")
       ->capture_default_str();
+  command
+      ->add_option("--only", arguments->only,
+                   "Only candidates (config/k<split>/<reduction>) that match; the pick is not kept")
+      ->type_name("REGEX");
+  command
+      ->add_option("--max-candidates", arguments->max_candidates,
+                   "Try at most so many per shape and M, best predictions first")
+      ->type_name("N");
+  command
+      ->add_option("--budget", arguments->budget_s,
+                   "Time per shape and M at most; then the best so far is shown and not kept")
+      ->type_name("SECONDS");
+  command->add_flag("--dry-run", arguments->dry_run, "Only say what would be compiled and timed");
   command->add_flag("--retune", arguments->retune, "Ignore stored picks and timings");
   command->callback([&selected, arguments] {
     selected = [arguments](CommandContext& context) { return RunTune(*arguments, context); };

@@ -126,9 +126,17 @@ Enqueue GraphProfiler::Launcher(const Ready& ready) {
   };
 }
 
+Enqueue GraphProfiler::Flusher() {
+  return [this]() -> absl::Status {
+    QGEMM_RETURN_IF_ERROR(support_->Flush());
+    // Waiting is refused inside a capture: no graph is made, and every launch is the host's.
+    return host_timed_ ? device_->Synchronize() : absl::OkStatus();
+  };
+}
+
 absl::StatusOr<internal::Timing> GraphProfiler::TimeScreened(const Ready& ready, double budget_ms,
                                                              double hopeless_us) {
-  const Enqueue flush = [this] { return support_->Flush(); };
+  const Enqueue flush = Flusher();
   ColdSamples samples;
   std::string disturbance;
   // Once more when something disturbed the first try, unless it is what disturbed the last candidate already.
@@ -202,7 +210,7 @@ absl::StatusOr<internal::FinalsReply> GraphProfiler::Finals(const internal::Fina
     finalists.push_back(std::move(ready));
     kernels.push_back(Launcher(*finalists.back()));
   }
-  const Enqueue flush = [this] { return support_->Flush(); };
+  const Enqueue flush = Flusher();
   const Enqueue probe = [this] { return support_->Probe(); };
   RoundsOptions options;
   options.budget = std::chrono::duration_cast<Duration>(

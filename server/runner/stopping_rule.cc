@@ -10,6 +10,9 @@ namespace {
 constexpr double kEventStepUs = 0.032;  // of event times on current GPUs
 constexpr double kSureSlower = 3;       // standard errors
 constexpr double kSureTied = 2;
+// Few samples know their own spread badly: about what Student's distribution adds, of half as many degrees of
+// freedom as there are samples.
+constexpr double kSmallSample = 10;
 constexpr size_t kLeastRounds = 10;
 
 // `sorted` at a fraction of its length, linearly interpolated.
@@ -66,6 +69,7 @@ std::vector<Standing> CompareToFastest(absl::Span<const std::vector<double>> sam
     }
   }
   const double band = tie_band * least;
+  const double widening = 1 + kSmallSample / static_cast<double>(samples[0].size());
   for (size_t i = 0; i < samples.size(); ++i) {
     if (i == fastest) {
       standings[i] = Standing::kTied;
@@ -76,9 +80,9 @@ std::vector<Standing> CompareToFastest(absl::Span<const std::vector<double>> sam
       differences[round] = samples[i][round] - samples[fastest][round];
     }
     const Center difference = CenterOf(std::move(differences));
-    if (difference.us - kSureSlower * difference.error > band) {
+    if (difference.us - kSureSlower * widening * difference.error > band) {
       standings[i] = Standing::kSlower;
-    } else if (std::fabs(difference.us) + kSureTied * difference.error <= band) {
+    } else if (std::fabs(difference.us) + kSureTied * widening * difference.error <= band) {
       standings[i] = Standing::kTied;
     }
   }

@@ -52,20 +52,27 @@ absl::StatusOr<std::unique_ptr<GraphProfiler>> MakeProfiler(const std::string& d
 
 int Main(int argc, char** argv) {
   std::string device = "auto";
+  bool host_timed = false;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--device" && i + 1 < argc) {
       device = argv[++i];
       continue;
     }
-    std::fprintf(
-        stderr, "usage: qgemm-time [--device auto|UUID]; started by qgemmd with a channel as descriptor 3\n");
+    if (argument == "--host-timed") {
+      host_timed = true;
+      continue;
+    }
+    std::fprintf(stderr,
+                 "usage: qgemm-time [--device auto|UUID] [--host-timed]; started by qgemmd with a channel as "
+                 "descriptor 3\n");
     return 2;
   }
   // A kernel is loaded as a whole when its module is, not at its first launch, which may be a timed one.
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   FramedStream channel{UniqueFd(kChannel)};
   const auto profiler = MakeProfiler(device);
+  if (profiler.ok() && host_timed) (*profiler)->TimeFromTheHost();
   if (!profiler.ok()) {
     internal::RunnerHello hello;
     hello.set_protocol_version(kRunnerProtocolVersion);

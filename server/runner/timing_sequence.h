@@ -41,8 +41,8 @@ inline constexpr int kMaxScreenSamples = 50;
     double hopeless_us = std::numeric_limits<double>::infinity());
 
 struct RoundsOptions {
-  Duration budget{};  // wall time; the least number of rounds is taken in any case
-  double tie_band = 0.003;
+  Duration budget{};        // wall time; the least number of rounds is taken in any case
+  double tie_band = 0.003;  // 0: nobody leaves, and the whole budget is spent, however many rounds that takes
 };
 struct Rounds {
   std::vector<std::vector<double>> us;  // [kernel][round]; shorter for kernels that left the race

@@ -17,15 +17,16 @@ auto MechanismOf(const KernelConfig& config) {
 // Of candidates in prediction order, those kept within the limits.
 class Selection {
  public:
-  explicit Selection(const std::vector<PlannedCandidate>& all) : all_(all), kept_(all.size(), false) {}
+  Selection(const std::vector<PlannedCandidate>& all, const ChoiceLimits& limits)
+      : all_(all), limits_(limits), kept_(all.size(), false) {}
 
   bool kept(size_t i) const { return kept_[i]; }
-  bool full() const { return count_ >= BalancedStrategy::kMaxCandidates; }
+  bool full() const { return count_ >= limits_.candidates; }
   // Keeps it unless the plan is full or its config would be one too many. False if it is not kept.
   bool Keep(size_t i) {
     if (kept_[i]) return true;
     const KernelConfig& config = all_[i].candidate.config;
-    const bool fits = configs_.count(config) > 0 || configs_.size() < BalancedStrategy::kMaxConfigs;
+    const bool fits = configs_.count(config) > 0 || static_cast<int>(configs_.size()) < limits_.configs;
     if (full() || !fits) return false;
     configs_.insert(config);
     kept_[i] = true;
@@ -35,6 +36,7 @@ class Selection {
 
  private:
   const std::vector<PlannedCandidate>& all_;
+  const ChoiceLimits limits_;
   std::vector<bool> kept_;
   std::set<KernelConfig> configs_;
   int count_ = 0;
@@ -53,19 +55,20 @@ std::vector<Family> PromisingFamilies(const std::vector<PlannedCandidate>& all) 
 
 }  // namespace
 
-std::vector<PlannedCandidate> BalancedStrategy::Choose(const std::vector<PlannedCandidate>& all) {
-  Selection selection(all);
+std::vector<PlannedCandidate> BalancedStrategy::Choose(const std::vector<PlannedCandidate>& all,
+                                                       const ChoiceLimits& limits) {
+  Selection selection(all, limits);
   const std::vector<Family> families = PromisingFamilies(all);
   for (const Family family : families) {
     std::set<decltype(MechanismOf(KernelConfig()))> mechanisms;
-    for (size_t i = 0; i < all.size() && mechanisms.size() < kCoreMechanisms / families.size(); ++i) {
+    for (size_t i = 0; i < all.size() && mechanisms.size() < limits.mechanisms / families.size(); ++i) {
       const KernelConfig& config = all[i].candidate.config;
       if (config.family == family && mechanisms.insert(MechanismOf(config)).second) selection.Keep(i);
     }
   }
   for (const Family family : families) {
     int share = 0;
-    for (size_t i = 0; i < all.size() && share < kFamilyCandidates; ++i) {
+    for (size_t i = 0; i < all.size() && share < limits.of_family; ++i) {
       if (all[i].candidate.config.family == family && selection.Keep(i)) ++share;
     }
   }
@@ -77,15 +80,13 @@ std::vector<PlannedCandidate> BalancedStrategy::Choose(const std::vector<Planned
   return chosen;
 }
 
-Plan BalancedStrategy::MakePlan(const Problem& problem, int m_bucket, const DeviceProfile& device,
-                                bool timed) const {
+Plan BalancedStrategy::PlanOf(const std::vector<PlannedCandidate>& legal, const Problem& /*problem*/,
+                              int /*m_bucket*/, const DeviceProfile& /*device*/, bool timed) const {
   Plan plan;
-  std::vector<PlannedCandidate> all = LegalByPrediction(problem, m_bucket, device);
-  plan.legal = static_cast<int>(all.size());
   if (timed) {
-    plan.candidates = Choose(all);
+    plan.candidates = Choose(legal);
   } else {
-    plan.candidates = std::move(all);
+    plan.candidates = legal;
     plan.configs_at_once = kPredictedConfigs;
   }
   return plan;

@@ -6,11 +6,11 @@
 
 namespace qgemm {
 
-Plan ExhaustiveStrategy::MakePlan(const Problem& problem, int m_bucket, const DeviceProfile& device,
-                                  bool timed) const {
+Plan ExhaustiveStrategy::PlanOf(const std::vector<PlannedCandidate>& legal, const Problem& problem,
+                                int m_bucket, const DeviceProfile& device, bool timed) const {
   Plan plan;
-  plan.candidates = LegalByPrediction(problem, m_bucket, device);
-  plan.legal = static_cast<int>(plan.candidates.size());
+  plan.candidates = legal;
+  plan.race_share = 1.5;  // the other efforts are judged by it
   if (!timed) {
     std::set<KernelConfig> planned;
     for (const PlannedCandidate& candidate : plan.candidates) planned.insert(candidate.candidate.config);

@@ -1,6 +1,7 @@
 #ifndef QGEMM_SERVER_STRATEGY_STRATEGY_H_
 #define QGEMM_SERVER_STRATEGY_STRATEGY_H_
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -24,7 +25,16 @@ struct Plan {
   // How many distinct configs of `candidates` are compiled at once. More are compiled only when none of them
   // can be used. 0: all.
   int configs_at_once = 0;
-  int finalists = 16;  // at most so many race against each other
+  int finalists = 16;       // at most so many race against each other
+  double race_share = 1;    // of the time that a race may take
+  bool restricted = false;  // the hints' limits kept candidates out
+};
+
+// What a plan takes into account beside the problem.
+struct PlanHints {
+  std::function<bool(const Candidate&)> allowed;  // null: all are
+  int max_candidates = 0;                         // 0: no limit
+  std::vector<Candidate> seeds;  // winners of near shapes: planned in any case, if they are legal and allowed
 };
 
 // How much of a problem's space an effort looks at. Stateless and thread-safe; plans are pure functions of
@@ -33,8 +43,13 @@ class Strategy {
  public:
   virtual ~Strategy() = default;
   // `timed`: the candidates will run on a GPU; else the smallest prediction is picked.
-  virtual Plan MakePlan(const Problem& problem, int m_bucket, const DeviceProfile& device,
-                        bool timed) const = 0;
+  Plan MakePlan(const Problem& problem, int m_bucket, const DeviceProfile& device, bool timed,
+                const PlanHints& hints = {}) const;
+
+ protected:
+  // The plan without hints, but for `legal`: the allowed candidates in prediction order.
+  virtual Plan PlanOf(const std::vector<PlannedCandidate>& legal, const Problem& problem, int m_bucket,
+                      const DeviceProfile& device, bool timed) const = 0;
 };
 
 // The strategy of an effort (not UNSPECIFIED); a static object.

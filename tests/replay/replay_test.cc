@@ -77,7 +77,7 @@ TEST(ReplaySession, ABalancedTuningTakesLittleGpuTime) {
     const absl::StatusOr<ReplayOutcome> outcome = daemon.Tune(cell, v1::EFFORT_BALANCED);
     ASSERT_TRUE(outcome.ok()) << outcome.status();
     EXPECT_LE(outcome->gpu_s, 0.35) << cell.n << "x" << cell.k << " M " << cell.m;
-    EXPECT_LE(outcome->timings, 60);
+    EXPECT_LE(outcome->timings, 70);
   }
 }
 

@@ -24,6 +24,16 @@ class FakeDaemon::Tuner final : public v1::Tuner::Service {
     if (!answers_.lookup) return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
     return answers_.lookup(*request, response);
   }
+  grpc::Status Estimate(grpc::ServerContext*, const v1::TuneRequest* request,
+                        v1::TuneEstimate* response) override {
+    if (!answers_.estimate) return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
+    return answers_.estimate(*request, response);
+  }
+  grpc::Status Warm(grpc::ServerContext*, const v1::WarmRequest* request,
+                    grpc::ServerWriter<v1::WarmEvent>* writer) override {
+    if (!answers_.warm) return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
+    return answers_.warm(*request, writer);
+  }
   grpc::Status GetKernels(grpc::ServerContext*, const v1::GetKernelsRequest*,
                           grpc::ServerWriter<v1::KernelChunk>* writer) override {
     for (const v1::KernelChunk& chunk : answers_.chunks) writer->Write(chunk);
@@ -49,6 +59,11 @@ class FakeDaemon::Cache final : public v1::Cache::Service {
       if (entry.has_kernel() == (request->what() == v1::CacheListRequest::KERNELS)) writer->Write(entry);
     }
     return grpc::Status::OK;
+  }
+  grpc::Status Explain(grpc::ServerContext*, const v1::ExplainRequest* request,
+                       v1::ExplainResponse* response) override {
+    if (!answers_.explain) return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
+    return answers_.explain(*request, response);
   }
 
  private:

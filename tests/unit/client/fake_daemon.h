@@ -20,6 +20,9 @@ namespace qgemm {
 struct FakeAnswers {
   std::function<grpc::Status(const v1::TuneRequest&, grpc::ServerWriter<v1::TuneEvent>*)> tune;
   std::function<grpc::Status(const v1::LookupRequest&, v1::LookupResponse*)> lookup;
+  std::function<grpc::Status(const v1::TuneRequest&, v1::TuneEstimate*)> estimate;
+  std::function<grpc::Status(const v1::WarmRequest&, grpc::ServerWriter<v1::WarmEvent>*)> warm;
+  std::function<grpc::Status(const v1::ExplainRequest&, v1::ExplainResponse*)> explain;
   std::vector<v1::KernelChunk> chunks;
   grpc::Status kernels_status;
   std::vector<v1::CacheEntry> entries;

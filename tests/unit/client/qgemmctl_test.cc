@@ -107,6 +107,8 @@ class Qgemmctl : public ::testing::Test {
       last.mutable_summary()->set_compiles(44);
       last.mutable_summary()->set_cache_hits(2);
       last.mutable_summary()->set_wall_s(1.5);
+      last.mutable_summary()->set_compile_cpu_s(9.5);
+      last.mutable_summary()->set_gpu_busy_s(0.25);
       writer->Write(last);
       return grpc::Status::OK;
     };
@@ -143,6 +145,133 @@ class Qgemmctl : public ::testing::Test {
   std::string err_;
 };
 
+TEST_F(Qgemmctl, TunePassesTheSearchsLimitsOn) {
+  AnswerEveryTune();
+  ASSERT_EQ(Run({"tune", "--shape", "64x128", "--m", "1", "--effort", "quick", "--only", "mma.*/k2/",
+                 "--max-candidates", "9", "--budget", "0.5"}),
+            0)
+      << err_;
+  EXPECT_EQ(request_.effort(), v1::EFFORT_QUICK);
+  EXPECT_EQ(request_.only(), "mma.*/k2/");
+  EXPECT_EQ(request_.max_candidates(), 9);
+  EXPECT_EQ(request_.budget_s(), 0.5);
+}
+
+TEST_F(Qgemmctl, AGridIsEveryNWithEveryK) {
+  AnswerEveryTune();
+  ASSERT_EQ(Run({"tune", "--grid", "1024,4096x256,512,768", "--m", "64,4096"}), 0) << err_;
+  std::vector<std::string> shapes;
+  for (const v1::Problem& problem : request_.problems()) {
+    shapes.push_back(absl::StrCat(problem.n(), "x", problem.k()));
+  }
+  EXPECT_THAT(shapes,
+              testing::ElementsAre("1024x256", "1024x512", "1024x768", "4096x256", "4096x512", "4096x768"));
+  EXPECT_EQ(Run({"tune", "--grid", "1024,4096", "--m", "64"}), 2);
+  EXPECT_THAT(err_, HasSubstr("grid"));
+}
+
+TEST_F(Qgemmctl, ADryRunTunesNothing) {
+  AnswerEveryTune();
+  daemon_.answers().estimate = [](const v1::TuneRequest& request, v1::TuneEstimate* estimate) {
+    estimate->set_results(request.problems_size() * request.m_size());
+    estimate->set_compiles(17);
+    estimate->set_kernels(20);
+    estimate->set_candidates(64);
+    estimate->set_wall_s(1.25);
+    estimate->set_store_bytes(2'000'000);
+    return grpc::Status::OK;
+  };
+  ASSERT_EQ(Run({"--output", "json", "tune", "--shape", "64x128", "--m", "1,16", "--dry-run"}), 0) << err_;
+  EXPECT_EQ(request_.problems_size(), 0);
+  const json output = json::parse(out_);
+  EXPECT_EQ(output["results"], 2);
+  EXPECT_EQ(output["compiles"], 17);
+  EXPECT_EQ(output["candidates"], 64);
+  EXPECT_EQ(output["wall_s"], 1.25);
+  ASSERT_EQ(Run({"tune", "--shape", "64x128", "--m", "1,16", "--dry-run"}), 0);
+  EXPECT_THAT(out_, AllOf(HasSubstr("17 of 20"), HasSubstr("2.0 MB")));
+}
+
+TEST_F(Qgemmctl, LookupAsksForSimilarPicksAndSaysWhoseTheyAre) {
+  v1::LookupRequest seen;
+  daemon_.answers().lookup = [&](const v1::LookupRequest& request, v1::LookupResponse* response) {
+    seen = request;
+    v1::Pick pick = MakePick(request.keys(0).problem(), 16);
+    pick.set_source(v1::PICK_SOURCE_SIMILAR);
+    pick.mutable_similar_to()->set_n(5376);
+    pick.mutable_similar_to()->set_distance("log2-l1");
+    *response->add_answers()->mutable_pick() = pick;
+    return grpc::Status::OK;
+  };
+  ASSERT_EQ(Run({"--output", "json", "lookup", "--shape", "64x128", "--similar", "--m", "13"}), 0) << err_;
+  EXPECT_TRUE(seen.allow_similar());
+  EXPECT_EQ(seen.distance(), "");
+  const json result = json::parse(out_)["results"][0];
+  EXPECT_EQ(result["source"], "SIMILAR");
+  EXPECT_EQ(result["similar_to"]["n"], 5376);
+  ASSERT_EQ(Run({"lookup", "--shape", "64x128", "--m", "13", "--similar=cost"}), 0) << err_;
+  EXPECT_EQ(seen.distance(), "cost");
+  ASSERT_EQ(Run({"lookup", "--shape", "64x128", "--m", "13"}), 0) << err_;
+  EXPECT_FALSE(seen.allow_similar());
+}
+
+TEST_F(Qgemmctl, ExplainShowsTheMissTheCandidatesAndTheQuarantine) {
+  daemon_.answers().explain = [](const v1::ExplainRequest&, v1::ExplainResponse* response) {
+    response->set_answer("miss; the nearest stored pick differs in m_bucket (wanted 24, stored 16)");
+    v1::KeyDifference& difference = *response->add_differences();
+    difference.set_field("m_bucket");
+    difference.set_wanted("24");
+    difference.set_stored("16");
+    v1::ExplainedCandidate& timed = *response->add_candidates();
+    timed.set_candidate("a/k1/none");
+    timed.set_time_us(9.5);
+    timed.set_center_us(9.51);
+    timed.set_samples(40);
+    v1::ExplainedCandidate& wrong = *response->add_candidates();
+    wrong.set_candidate("b/k1/none");
+    wrong.set_rejected("wrong result: relative error 0.5");
+    v1::QuarantinedKernel& kernel = *response->add_quarantined();
+    kernel.set_config("c");
+    kernel.set_reason("did not end");
+    return grpc::Status::OK;
+  };
+  ASSERT_EQ(Run({"--output", "json", "explain", "--shape", "64x128", "--m", "17"}), 0) << err_;
+  const json result = json::parse(out_)["results"][0];
+  EXPECT_EQ(result["differences"][0]["field"], "m_bucket");
+  EXPECT_EQ(result["tried"][0]["center_us"], 9.51);
+  EXPECT_EQ(result["tried"][1]["rejected"], "wrong result: relative error 0.5");
+  EXPECT_EQ(result["quarantined"][0]["config"], "c");
+  ASSERT_EQ(Run({"explain", "--shape", "64x128", "--m", "17", "--candidates", "1"}), 0) << err_;
+  EXPECT_THAT(out_, AllOf(HasSubstr("wanted 24"), HasSubstr("a/k1/none"), HasSubstr("1 more candidates"),
+                          HasSubstr("quarantined: c: did not end"), testing::Not(HasSubstr("b/k1/none"))));
+}
+
+TEST_F(Qgemmctl, WarmSendsAFormatWithoutAShape) {
+  v1::WarmRequest seen;
+  daemon_.answers().warm = [&](const v1::WarmRequest& request, grpc::ServerWriter<v1::WarmEvent>* writer) {
+    seen = request;
+    v1::WarmEvent event;
+    event.set_kernels(12);
+    writer->Write(event);
+    event.set_ready(11);
+    event.set_failed(1);
+    event.set_done(true);
+    event.add_failures("a config: out of registers");
+    writer->Write(event);
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Run({"--output", "json", "warm", "--format", "int4", "--group-size", "64", "--target", "a100"}),
+            1);
+  EXPECT_EQ(seen.problem().format().group_size(), 64);
+  EXPECT_EQ(seen.target(), "a100");
+  EXPECT_EQ(seen.m_size(), 0);
+  EXPECT_EQ(json::parse(out_)["ready"], 11);
+  EXPECT_THAT(err_, HasSubstr("out of registers"));
+  EXPECT_EQ(Run({"warm", "--shape", "64x128"}), 2);
+  EXPECT_EQ(Run({"warm", "--m", "1,16"}), 1);
+  EXPECT_EQ(seen.m_size(), 2);
+}
+
 TEST_F(Qgemmctl, TunePrintsResultsInTheOrderOfTheRequest) {
   AnswerEveryTune();
   ASSERT_EQ(Run({"--output", "json", "tune", "--format", "int4", "--group-size", "128", "--act", "bf16",
@@ -150,8 +279,10 @@ TEST_F(Qgemmctl, TunePrintsResultsInTheOrderOfTheRequest) {
             0)
       << err_;
   const json output = json::parse(out_);
-  EXPECT_EQ(output["stats"],
-            json::parse(R"({"compiles": 44, "timings": 0, "cache_hits": 2, "wall_s": 1.5})"));
+  EXPECT_EQ(
+      output["stats"],
+      json::parse(R"({"compiles": 44, "timings": 0, "cache_hits": 2, "wall_s": 1.5, "compile_cpu_s": 9.5,
+                           "gpu_busy_s": 0.25})"));
   std::vector<std::string> order;
   for (const json& result : output["results"]) {
     order.push_back(absl::StrCat(result["n"].get<int>(), " ", result["m_bucket"].get<int>()));

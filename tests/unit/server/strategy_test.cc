@@ -9,6 +9,7 @@
 
 #include "kernels/search_space.h"
 #include "server/strategy/balanced.h"
+#include "server/strategy/quick.h"
 
 namespace qgemm {
 namespace {
@@ -130,6 +131,60 @@ TEST_P(StrategyTest, BalancedHasThePredictedBest) {
   const std::vector<PlannedCandidate> all = LegalByPrediction(problem, GetParam(), H200());
   ASSERT_FALSE(plan.candidates.empty());
   EXPECT_EQ(plan.candidates[0].candidate, all[0].candidate);
+}
+
+TEST_P(StrategyTest, QuickTriesAFewOfWhatBalancedTries) {
+  const Problem problem = SomeProblem(5376, 4096);
+  const Plan quick = StrategyFor(v1::EFFORT_QUICK).MakePlan(problem, GetParam(), H200(), /*timed=*/true);
+  EXPECT_LE(static_cast<int>(quick.candidates.size()), QuickStrategy::kMaxCandidates);
+  EXPECT_LE(static_cast<int>(ConfigsOf(quick).size()), QuickStrategy::kMaxConfigs);
+  EXPECT_GE(quick.candidates.size(), 6u);
+  EXPECT_LT(quick.race_share, 1);
+  EXPECT_TRUE(SortedByPrediction(quick));
+  EXPECT_EQ(quick.candidates[0].candidate, LegalByPrediction(problem, GetParam(), H200())[0].candidate);
+}
+
+TEST_P(StrategyTest, AllowedCandidatesAreChosenBeforeThePlanIsMade) {
+  const Problem problem = SomeProblem(5376, 4096);
+  PlanHints hints;
+  hints.allowed = [](const Candidate& candidate) { return candidate.config.family == Family::kMma; };
+  for (const v1::Effort effort : {v1::EFFORT_QUICK, v1::EFFORT_BALANCED, v1::EFFORT_EXHAUSTIVE}) {
+    const Plan plan = StrategyFor(effort).MakePlan(problem, GetParam(), H200(), /*timed=*/true, hints);
+    EXPECT_TRUE(plan.restricted);
+    ASSERT_FALSE(plan.candidates.empty());
+    for (const PlannedCandidate& planned : plan.candidates) {
+      EXPECT_EQ(planned.candidate.config.family, Family::kMma);
+    }
+  }
+}
+
+TEST_P(StrategyTest, TheCountBudgetKeepsTheBestPredictions) {
+  const Problem problem = SomeProblem(5376, 4096);
+  const Strategy& strategy = StrategyFor(v1::EFFORT_EXHAUSTIVE);
+  const Plan whole = strategy.MakePlan(problem, GetParam(), H200(), /*timed=*/true);
+  const Plan some = strategy.MakePlan(problem, GetParam(), H200(), /*timed=*/true, {.max_candidates = 5});
+  ASSERT_EQ(some.candidates.size(), 5u);
+  EXPECT_TRUE(some.restricted);
+  EXPECT_FALSE(whole.restricted);
+  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(some.candidates[i].candidate, whole.candidates[i].candidate);
+}
+
+TEST_P(StrategyTest, SeedsAreTriedIfTheyAreLegal) {
+  const Problem problem = SomeProblem(5376, 4096);
+  const std::vector<PlannedCandidate> all = LegalByPrediction(problem, GetParam(), H200());
+  Candidate illegal = all.back().candidate;
+  illegal.split_k = 4096;
+  const Plan plan = StrategyFor(v1::EFFORT_BALANCED)
+                        .MakePlan(problem, GetParam(), H200(), /*timed=*/true,
+                                  {.seeds = {all.back().candidate, all.front().candidate, illegal}});
+  const auto tries = [&](const Candidate& candidate) {
+    return std::count_if(plan.candidates.begin(), plan.candidates.end(),
+                         [&](const PlannedCandidate& planned) { return planned.candidate == candidate; });
+  };
+  EXPECT_EQ(tries(all.back().candidate), 1);
+  EXPECT_EQ(tries(all.front().candidate), 1);
+  EXPECT_EQ(tries(illegal), 0);
+  EXPECT_TRUE(SortedByPrediction(plan));
 }
 
 TEST_P(StrategyTest, ModelOnlyCompilesOneConfigAtATime) {
