@@ -30,7 +30,7 @@ for folder in tests/gpu tests/bench; do
     if [ -x "build/release/bin/$name" ]; then cp "build/release/bin/$name" "$bundle/bin/"; fi
   done < <(ninja -C build/release -t query "$folder/all" | sed -n 's/^ *bin\///p')
 done
-git ls-files -z 'tests/bench/*.py' tests/bench/kernel_bench tests/bench/read_kernels.cu tests/bench/anchors.json \
+git ls-files -z 'tests/bench/*.py' tests/bench/kernel_bench tests/bench/read_kernels.cu tests/bench/anchors.json tests/bench/pairs44.json \
   'tests/system/*.py' 'tests/system/requirements.txt' |
   xargs -0 cp --parents -t "$bundle"
 install -D -m 644 -t "$bundle/models" deploy/models/*.json
