@@ -47,16 +47,45 @@ int GroupsPerBlock(const WeightFormat& format) {
   return format.channel_wise() ? 0 : std::max(1, 64 / format.group_size);
 }
 
+// Shifts, logic and subtractions that make exact integers of eight codes: device/dequant.cuh.
+double CodeInstructions(const KernelSignature& signature) {
+  const bool bf16 = signature.act == ScalarType::kBf16;
+  if (signature.format.bits == 4) return bf16 ? 11 : 9;
+  if (signature.format.bits < 8) return 16;
+  if (!bf16) return 10;
+  return signature.format.zero_point == ZeroPoint::kNone ? 14 : 18;
+}
+
+// Whether the scale is applied once, after the last MMA.
+bool DefersScale(const WeightFormat& format) {
+  return format.channel_wise() && format.zero_point != ZeroPoint::kFloat;
+}
+
+// And that make weights of these: one for each of four pairs; more where the activations' type does not hold
+// the scale.
+double ScaleInstructions(const KernelSignature& signature) {
+  const WeightFormat& format = signature.format;
+  if (DefersScale(format)) return 0;
+  const bool split =
+      format.two_level() || (signature.act == ScalarType::kBf16 && format.scale_type != ScalarType::kBf16);
+  if (!split) return 4;
+  return format.zero_point == ZeroPoint::kFloat ? 20 : 8;
+}
+
 // Instructions that turn one 16 x 64 block's codes into MMA operands, per warp.
 double DequantInstructions(const KernelConfig& config, const KernelSignature& signature) {
   const double words = 4;
   // Row tiles of family mma share loads and addresses; those of wgmma are batches of their own.
   const int shared_by = config.family == Family::kMma ? config.row_tiles : 1;
-  // Shifts, logic and subtractions per eight codes: device/dequant.cuh.
-  double instructions = words * (signature.act == ScalarType::kBf16 ? 11 : 9);
-  if (config.scale == ScaleMode::kPre) instructions += words * 4;
-  if (signature.format.zero_point == ZeroPoint::kInteger) {
-    instructions += 6.0 * GroupsPerBlock(signature.format);
+  double instructions = words * CodeInstructions(signature);
+  if (config.scale == ScaleMode::kPre) instructions += words * ScaleInstructions(signature);
+  const int groups = GroupsPerBlock(signature.format);
+  if (signature.format.zero_point == ZeroPoint::kInteger) instructions += 6.0 * groups;
+  if (signature.format.two_level()) instructions += 12.0 * groups;
+  // Family wgmma adds a group's part once the next one begins: half as often as there are blocks, or every
+  // block.
+  if (config.family == Family::kWgmma && config.scale == ScaleMode::kPost) {
+    instructions += config.tile_m() / 2.0 / (signature.format.group_size >= 128 ? 2 : 1);
   }
   return instructions + static_cast<double>(kBlockInstructions) / shared_by;
 }
@@ -64,8 +93,11 @@ double DequantInstructions(const KernelConfig& config, const KernelSignature& si
 // Instructions beside the MMAs per block and token tile: activations' ldmatrix, scaling of partial sums.
 double TokenInstructions(const KernelConfig& config, const KernelSignature& signature) {
   const double load = 2.0 / config.row_tiles;
-  if (config.scale == ScaleMode::kPre) return load;
-  return load + 4.0 * GroupsPerBlock(signature.format);
+  if (config.scale == ScaleMode::kPre || DefersScale(signature.format)) return load;
+  const int groups = GroupsPerBlock(signature.format);
+  // Offsets: four more MMAs for all row tiles, and their own products.
+  if (signature.format.zero_point == ZeroPoint::kFloat) return load + 8.0 * groups + 4.0 / config.row_tiles;
+  return load + 4.0 * groups;
 }
 
 // What the compiler needs per thread, within the cap that its thread count sets.
@@ -154,7 +186,7 @@ void PredictMma(const KernelConfig& config, const KernelSignature& signature, co
   const double clocks_per_us = device.clock_ghz * 1e3;
   // Too few bytes in flight stretch the transfers.
   const double ctas_per_sm = static_cast<double>(work.ctas) / device.sm_count;
-  const double slice_bytes = static_cast<double>(config.tile_n()) * work.slice_k / 2;
+  const double slice_bytes = static_cast<double>(config.tile_n()) * work.slice_k * signature.format.bits / 8;
   const double in_flight = std::min<double>(FamilyOf(config).BytesInFlight(config, signature), slice_bytes) *
                            std::min<double>(work.occupancy, std::max(1.0, ctas_per_sm));
   cost->memory_us = MemoryUs(work, kL2BytesPerClock, device) * (1 + kLatencyBytes / in_flight);
@@ -190,8 +222,10 @@ void PredictWgmma(const KernelConfig& config, const KernelSignature& signature, 
   cost->memory_us = MemoryUs(work, kTensorCopyBytesPerClock, device);
 
   const int64_t stages = CeilDiv(work.slice_k / 64, config.blocks_per_stage);
-  const int zero_copies = signature.format.zero_point == ZeroPoint::kInteger ? 1 : 0;
-  const double produce_clocks = stages * (config.blocks_per_stage + 2 + zero_copies) * kCopyClocks;
+  // One for the codes, one for each block's activations, one for each other plane.
+  const StageBytes stage = FragmentStage(signature.format, config.blocks_per_stage);
+  const int planes = (stage.scales > 0) + (stage.zeros > 0) + (stage.steps > 0);
+  const double produce_clocks = stages * (config.blocks_per_stage + 1 + planes) * kCopyClocks;
   const double refill_clocks = stages * kRefillClocks / (config.stages - 1);
   // A batch is a warpgroup's 64 x 64 block of weights.
   const double batches =
