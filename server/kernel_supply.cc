@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
+#include "kernels/access_report.h"
 #include "kernels/kernel_source.h"
 #include "kernels/launch_spec.h"
 #include "kernels/packing.h"
@@ -14,6 +15,20 @@ namespace qgemm {
 namespace {
 
 constexpr size_t kShownDigestDigits = 8;
+
+v1::AccessReport AccessOf(const std::string& ptx, const std::string& entry) {
+  const AccessReport report = AnalyzeAccess(ptx, entry);
+  v1::AccessReport proto;
+  for (const ParameterAccess& access : report.parameters) {
+    v1::AccessReport::Parameter& parameter = *proto.add_parameters();
+    parameter.set_index(access.index);
+    parameter.set_read(access.read);
+    parameter.set_written(access.written);
+    parameter.set_alignment(access.alignment);
+  }
+  proto.set_failure(report.failure);
+  return proto;
+}
 
 }  // namespace
 
@@ -176,6 +191,7 @@ void KernelSupply::StoreAndPublish(const std::weak_ptr<Kernel>& waiting, const W
     info.set_layout_id(wanted.layout_id);
     info.set_compile_ms(reply->compile_ms());
     info.set_created_unix_ms(clock_.WallUnixMs());
+    if (!reply->ptx().empty()) *info.mutable_access() = AccessOf(reply->ptx(), wanted.entry);
     record.set_cubin(std::move(*reply->mutable_cubin()));
     record.set_ptx(std::move(*reply->mutable_ptx()));
     if (info.spill_store_bytes() > 0 || info.spill_load_bytes() > 0) {

@@ -56,21 +56,35 @@ Json ArgumentToJson(const KernelArgument& argument) {
 }  // namespace
 
 Json KernelInfoToJson(const v1::KernelInfo& kernel) {
-  return {{"sha256", kernel.sha256()},
-          {"config", kernel.config()},
-          {"entry", kernel.entry()},
-          {"arch", kernel.arch()},
-          {"cubin_bytes", kernel.cubin_bytes()},
-          {"registers", kernel.registers()},
-          {"static_smem_bytes", kernel.static_smem_bytes()},
-          {"spill_store_bytes", kernel.spill_store_bytes()},
-          {"spill_load_bytes", kernel.spill_load_bytes()},
-          {"stack_bytes", kernel.stack_bytes()},
-          {"toolchain", kernel.toolchain()},
-          {"abi_version", kernel.abi_version()},
-          {"layout_id", kernel.layout_id()},
-          {"compile_ms", kernel.compile_ms()},
-          {"created_unix_ms", kernel.created_unix_ms()}};
+  Json json = {{"sha256", kernel.sha256()},
+               {"config", kernel.config()},
+               {"entry", kernel.entry()},
+               {"arch", kernel.arch()},
+               {"cubin_bytes", kernel.cubin_bytes()},
+               {"registers", kernel.registers()},
+               {"static_smem_bytes", kernel.static_smem_bytes()},
+               {"spill_store_bytes", kernel.spill_store_bytes()},
+               {"spill_load_bytes", kernel.spill_load_bytes()},
+               {"stack_bytes", kernel.stack_bytes()},
+               {"toolchain", kernel.toolchain()},
+               {"abi_version", kernel.abi_version()},
+               {"layout_id", kernel.layout_id()},
+               {"compile_ms", kernel.compile_ms()},
+               {"created_unix_ms", kernel.created_unix_ms()}};
+  if (kernel.has_access()) json["access"] = AccessReportToJson(kernel.access());
+  return json;
+}
+
+Json AccessReportToJson(const v1::AccessReport& report) {
+  Json parameters = Json::array();
+  for (const v1::AccessReport::Parameter& parameter : report.parameters()) {
+    parameters.push_back({{"index", parameter.index()},
+                          {"read", parameter.read()},
+                          {"written", parameter.written()},
+                          {"alignment", parameter.alignment()}});
+  }
+  return {{"failure", report.failure().empty() ? Json(nullptr) : Json(report.failure())},
+          {"parameters", std::move(parameters)}};
 }
 
 Json LaunchSpecToJson(const v1::LaunchSpec& spec) {

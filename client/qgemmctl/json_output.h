@@ -12,6 +12,7 @@ namespace qgemm {
 // The API's messages as JSON with the .proto files' field names; unlike protobuf's own mapping every number
 // is a JSON number, also 64-bit ones.
 nlohmann::ordered_json KernelInfoToJson(const v1::KernelInfo& kernel);
+nlohmann::ordered_json AccessReportToJson(const v1::AccessReport& report);
 nlohmann::ordered_json LaunchSpecToJson(const v1::LaunchSpec& spec);
 
 // {"error": {"code": "NOT_FOUND", "message": ...}}: what a failed command prints in place of its result.

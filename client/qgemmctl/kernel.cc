@@ -9,6 +9,7 @@
 #include "client/qgemmctl/json_output.h"
 #include "client/qgemmctl/result.h"
 #include "client/qgemmctl/table.h"
+#include "kernels/access_report.h"
 
 namespace qgemm {
 namespace {
@@ -20,6 +21,7 @@ struct GetArguments {
   std::string output_path;
   bool ptx = false;
   bool launch_spec = false;
+  bool access = false;
 };
 
 absl::Status ValidateSha256(const std::string& sha256) {
@@ -54,12 +56,35 @@ absl::StatusOr<std::string> LaunchSpecs(const std::string& sha256, Client& clien
   return JsonText(json);
 }
 
+// Which parameters the kernel reads and writes: as the daemon stored it, else from the PTX.
+absl::StatusOr<std::string> Access(const std::string& sha256, Client& client) {
+  QGEMM_ASSIGN_OR_RETURN(const Kernel kernel, client.GetKernel(sha256));
+  v1::AccessReport report = kernel.info.access();
+  if (!kernel.info.has_access()) {
+    QGEMM_ASSIGN_OR_RETURN(const std::string ptx, client.GetPtx(sha256));
+    const AccessReport analyzed = AnalyzeAccess(ptx, kernel.info.entry());
+    report.set_failure(analyzed.failure);
+    for (const ParameterAccess& access : analyzed.parameters) {
+      v1::AccessReport::Parameter& parameter = *report.add_parameters();
+      parameter.set_index(access.index);
+      parameter.set_read(access.read);
+      parameter.set_written(access.written);
+      parameter.set_alignment(access.alignment);
+    }
+  }
+  Json json = {{"sha256", sha256}, {"entry", kernel.info.entry()}};
+  json.update(AccessReportToJson(report));
+  return JsonText(json);
+}
+
 absl::StatusOr<ExitCode> RunGet(const GetArguments& arguments, CommandContext& context) {
   QGEMM_RETURN_IF_ERROR(ValidateSha256(arguments.sha256));
   std::string bytes;
   Json kernel = nullptr;
   if (arguments.launch_spec) {
     QGEMM_ASSIGN_OR_RETURN(bytes, LaunchSpecs(arguments.sha256, context.client));
+  } else if (arguments.access) {
+    QGEMM_ASSIGN_OR_RETURN(bytes, Access(arguments.sha256, context.client));
   } else if (arguments.ptx) {
     QGEMM_ASSIGN_OR_RETURN(bytes, context.client.GetPtx(arguments.sha256));
   } else {
@@ -118,9 +143,13 @@ void AddKernelCommand(CLI::App& app, Command& selected) {
       ->type_name("FILE")
       ->required();
   CLI::Option* ptx = get->add_flag("--ptx", arguments->ptx, "The PTX text instead of the cubin");
-  get->add_flag("--launch-spec", arguments->launch_spec,
-                "How to launch it, as JSON, for each pick that uses it")
-      ->excludes(ptx);
+  CLI::Option* launch_spec = get->add_flag("--launch-spec", arguments->launch_spec,
+                                           "How to launch it, as JSON, for each pick that uses it")
+                                 ->excludes(ptx);
+  get->add_flag("--access", arguments->access,
+                "Which parameters it reads and writes, and their alignment, as JSON")
+      ->excludes(ptx)
+      ->excludes(launch_spec);
   get->callback([&selected, arguments] {
     selected = [arguments](CommandContext& context) { return RunGet(*arguments, context); };
   });

@@ -569,6 +569,25 @@ TEST_F(Qgemmctl, KernelGetWritesTheBytes) {
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/other"));
 }
 
+TEST_F(Qgemmctl, KernelGetAccessTellsWhatIsWritten) {
+  v1::KernelChunk chunk;
+  chunk.set_data("cubin");
+  chunk.set_sha256(Sha256Hex(chunk.data()));
+  chunk.set_total_bytes(5);
+  chunk.mutable_info()->set_entry("qgemm_mma");
+  v1::AccessReport::Parameter& y = *chunk.mutable_info()->mutable_access()->add_parameters();
+  y.set_index(5);
+  y.set_written(true);
+  y.set_alignment(8);
+  daemon_.answers().chunks = {chunk};
+  ASSERT_EQ(Run({"kernel", "get", chunk.sha256(), "-o", "-", "--access"}), 0) << err_;
+  const json report = json::parse(out_);
+  EXPECT_EQ(report["entry"], "qgemm_mma");
+  EXPECT_TRUE(report["failure"].is_null());
+  EXPECT_EQ(report["parameters"], json::parse(R"([{"index":5,"read":false,"written":true,"alignment":8}])"));
+  EXPECT_EQ(Run({"kernel", "get", chunk.sha256(), "-o", "-", "--access", "--ptx"}), 2);
+}
+
 TEST_F(Qgemmctl, KernelGetLaunchSpecListsThePicksOfTheKernel) {
   v1::Problem problem;
   problem.set_n(64);

@@ -51,6 +51,8 @@ TEST_F(KernelSupplyTest, KernelIsStoredBeforeItIsReady) {
   ASSERT_TRUE(stored.ok()) << stored.status();
   EXPECT_EQ(stored->info().sha256(), Sha256Hex(stored->cubin()));
   EXPECT_FALSE(stored->ptx().empty());
+  // The fake compiler's text is no PTX: nothing is known, and the record says so.
+  EXPECT_NE(stored->info().access().failure(), "");
   EXPECT_EQ(stored->info().arch(), "sm_90a");
   EXPECT_EQ(stored->info().toolchain(), "nvrtc 13.0");
   EXPECT_EQ(requested.kernel->progress()->phase.load(), KernelProgress::kCompiled);
