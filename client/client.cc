@@ -31,13 +31,26 @@ constexpr int kPingTimeoutMs = 10'000;
 
 class GrpcClient final : public Client {
  public:
-  GrpcClient(ClientOptions options, std::shared_ptr<grpc::Channel> channel)
+  // `parent`: null, or the client this one is derived from.
+  GrpcClient(ClientOptions options, std::shared_ptr<grpc::Channel> channel, GrpcClient* parent)
       : options_(std::move(options)),
+        parent_(parent),
         channel_(std::move(channel)),
         tuner_(v1::Tuner::NewStub(channel_)),
         cache_(v1::Cache::NewStub(channel_)),
         device_(v1::Device::NewStub(channel_)),
-        bench_(v1::Bench::NewStub(channel_)) {}
+        bench_(v1::Bench::NewStub(channel_)) {
+    if (parent_ == nullptr) return;
+    MutexLock lock(parent_->mu_);
+    parent_->derived_.insert(this);
+    MutexLock own_lock(mu_);
+    cancelled_ = parent_->cancelled_;
+  }
+  ~GrpcClient() override {
+    if (parent_ == nullptr) return;
+    MutexLock lock(parent_->mu_);
+    parent_->derived_.erase(this);
+  }
 
   const std::string& address() const override { return options_.server; }
 
@@ -68,15 +81,16 @@ class GrpcClient final : public Client {
       const v1::CompareSourceRequest& request,
       absl::FunctionRef<void(const v1::CompareSourceEvent&)> on_event) override;
   void Cancel() override;
+  std::unique_ptr<Client> Derive(const ClientOptions& options) override;
+  const ClientOptions& options() const override { return options_; }
 
  private:
   // One call: connects, and is among the cancellable calls while it lives.
   class Call {
    public:
-    Call(GrpcClient& client, absl::Duration timeout) : client_(client) {
-      if (timeout != absl::InfiniteDuration()) {
-        context_.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-      }
+    Call(GrpcClient& client, absl::Duration timeout) : Call(client, absl::Now() + timeout) {}
+    Call(GrpcClient& client, absl::Time deadline) : client_(client) {
+      if (deadline != absl::InfiniteFuture()) context_.set_deadline(absl::ToChronoTime(deadline));
       MutexLock lock(client_.mu_);
       cancelled_ = client_.cancelled_;
       client_.running_.insert(&context_);
@@ -102,20 +116,35 @@ class GrpcClient final : public Client {
   absl::StatusOr<Response> LongCacheCall(grpc::Status (v1::Cache::Stub::*method)(grpc::ClientContext*,
                                                                                  const Request&, Response*),
                                          const Request& request);
+  // Calls `attempt`, which answers a Status or a StatusOr, until it answers something else than Unavailable
+  // or its time for retries is over.
+  template <typename Attempt>
+  auto Retry(absl::Duration timeout, const Attempt& attempt);
+  // False when the client was cancelled meanwhile.
+  bool Pause(absl::Duration duration);
+
   absl::Status WaitForConnection(std::chrono::system_clock::time_point deadline);
   absl::Status Unreachable(absl::string_view what) const;
   absl::Status FromGrpc(const grpc::Status& status) const;
   // The streamed bytes of a kernel; they are complete, `info` is the kernel's.
   absl::StatusOr<std::string> ReadKernel(const std::string& sha256, bool ptx, v1::KernelInfo& info);
+  // One attempt of each call.
+  absl::StatusOr<v1::TuneSummary> TuneOnce(absl::Time deadline, const v1::TuneRequest& request,
+                                           absl::FunctionRef<void(const v1::TuneEvent&)> on_event);
+  absl::StatusOr<std::string> ReadKernelOnce(absl::Time deadline, const std::string& sha256, bool ptx,
+                                             v1::KernelInfo& info);
 
   const ClientOptions options_;
+  GrpcClient* const parent_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Tuner::Stub> tuner_;
   const std::unique_ptr<v1::Cache::Stub> cache_;
   const std::unique_ptr<v1::Device::Stub> device_;
   const std::unique_ptr<v1::Bench::Stub> bench_;
 
-  Mutex mu_;
+  Mutex mu_;  // taken after a parent's
+  CondVar cancel_;
+  std::set<GrpcClient*> derived_ QGEMM_GUARDED_BY(mu_);
   bool cancelled_ QGEMM_GUARDED_BY(mu_) = false;
   std::set<grpc::ClientContext*> running_ QGEMM_GUARDED_BY(mu_);
 };
@@ -168,9 +197,46 @@ absl::Status GrpcClient::FromGrpc(const grpc::Status& status) const {
   return absl::Status(code, status.error_message());
 }
 
+const absl::Status& StatusOf(const absl::Status& status) { return status; }
+template <typename T>
+const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
+  return result.status();
+}
+
+bool GrpcClient::Pause(absl::Duration duration) {
+  const auto until = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(duration);
+  MutexLock lock(mu_);
+  while (!cancelled_) {
+    if (!cancel_.WaitUntil(mu_, until)) return !cancelled_;
+  }
+  return false;
+}
+
+template <typename Attempt>
+auto GrpcClient::Retry(absl::Duration timeout, const Attempt& attempt) {
+  constexpr absl::Duration kLongestBackoff = absl::Seconds(5);
+  const absl::Time start = absl::Now();
+  const absl::Time deadline = start + timeout;
+  const absl::Time give_up = std::min(deadline, start + options_.retry_for);
+  absl::Duration backoff = options_.retry_backoff;
+  while (true) {
+    auto result = attempt(deadline);
+    if (!absl::IsUnavailable(StatusOf(result)) || absl::Now() + backoff >= give_up || !Pause(backoff)) {
+      return result;
+    }
+    backoff = std::min(2 * backoff, kLongestBackoff);
+  }
+}
+
 absl::StatusOr<v1::TuneSummary> GrpcClient::Tune(const v1::TuneRequest& request,
                                                  absl::FunctionRef<void(const v1::TuneEvent&)> on_event) {
-  Call call(*this, options_.tune_timeout);
+  return Retry(options_.tune_timeout,
+               [&](absl::Time deadline) { return TuneOnce(deadline, request, on_event); });
+}
+
+absl::StatusOr<v1::TuneSummary> GrpcClient::TuneOnce(absl::Time deadline, const v1::TuneRequest& request,
+                                                     absl::FunctionRef<void(const v1::TuneEvent&)> on_event) {
+  Call call(*this, deadline);
   QGEMM_RETURN_IF_ERROR(call.Start());
   const auto reader = tuner_->Tune(call.context(), request);
   bool has_summary = false;
@@ -219,10 +285,12 @@ absl::StatusOr<v1::ExplainResponse> GrpcClient::Explain(const v1::ExplainRequest
 }
 
 absl::StatusOr<v1::LookupResponse> GrpcClient::Lookup(const v1::LookupRequest& request) {
-  Call call(*this, options_.call_timeout);
-  QGEMM_RETURN_IF_ERROR(call.Start());
   v1::LookupResponse response;
-  QGEMM_RETURN_IF_ERROR(FromGrpc(tuner_->Lookup(call.context(), request, &response)));
+  QGEMM_RETURN_IF_ERROR(Retry(options_.call_timeout, [&](absl::Time deadline) -> absl::Status {
+    Call call(*this, deadline);
+    QGEMM_RETURN_IF_ERROR(call.Start());
+    return FromGrpc(tuner_->Lookup(call.context(), request, &response));
+  }));
   if (response.answers_size() != request.keys_size()) {
     return absl::InternalError(
         absl::StrCat("the daemon answered ", response.answers_size(), " of ", request.keys_size(), " keys"));
@@ -232,7 +300,13 @@ absl::StatusOr<v1::LookupResponse> GrpcClient::Lookup(const v1::LookupRequest& r
 
 absl::StatusOr<std::string> GrpcClient::ReadKernel(const std::string& sha256, bool ptx,
                                                    v1::KernelInfo& info) {
-  Call call(*this, options_.call_timeout);
+  return Retry(options_.call_timeout,
+               [&](absl::Time deadline) { return ReadKernelOnce(deadline, sha256, ptx, info); });
+}
+
+absl::StatusOr<std::string> GrpcClient::ReadKernelOnce(absl::Time deadline, const std::string& sha256,
+                                                       bool ptx, v1::KernelInfo& info) {
+  Call call(*this, deadline);
   QGEMM_RETURN_IF_ERROR(call.Start());
   v1::GetKernelsRequest request;
   request.add_sha256(sha256);
@@ -284,10 +358,12 @@ absl::StatusOr<std::string> GrpcClient::GetPtx(const std::string& sha256) {
 }
 
 absl::StatusOr<v1::CacheStatsResponse> GrpcClient::CacheStats() {
-  Call call(*this, options_.call_timeout);
-  QGEMM_RETURN_IF_ERROR(call.Start());
   v1::CacheStatsResponse response;
-  QGEMM_RETURN_IF_ERROR(FromGrpc(cache_->Stats(call.context(), v1::CacheStatsRequest(), &response)));
+  QGEMM_RETURN_IF_ERROR(Retry(options_.call_timeout, [&](absl::Time deadline) -> absl::Status {
+    Call call(*this, deadline);
+    QGEMM_RETURN_IF_ERROR(call.Start());
+    return FromGrpc(cache_->Stats(call.context(), v1::CacheStatsRequest(), &response));
+  }));
   return response;
 }
 
@@ -300,13 +376,22 @@ absl::Status GrpcClient::CacheList(v1::CacheListRequest::What what,
 
 absl::Status GrpcClient::CacheList(const v1::CacheListRequest& request,
                                    absl::FunctionRef<void(const v1::CacheEntry&)> visit) {
-  Call call(*this, options_.call_timeout);
-  QGEMM_RETURN_IF_ERROR(call.Start());
-  const auto reader = cache_->List(call.context(), request);
-  for (v1::CacheEntry entry; reader->Read(&entry);) {
-    visit(entry);
-  }
-  return FromGrpc(reader->Finish());
+  bool visited = false;  // what was visited is not visited again
+  absl::Status broken_off;
+  absl::Status status = Retry(options_.call_timeout, [&](absl::Time deadline) -> absl::Status {
+    Call call(*this, deadline);
+    QGEMM_RETURN_IF_ERROR(call.Start());
+    const auto reader = cache_->List(call.context(), request);
+    for (v1::CacheEntry entry; reader->Read(&entry);) {
+      visited = true;
+      visit(entry);
+    }
+    absl::Status end = FromGrpc(reader->Finish());
+    if (!visited) return end;
+    broken_off = std::move(end);
+    return absl::OkStatus();
+  });
+  return visited ? broken_off : status;
 }
 
 template <typename Request, typename Response>
@@ -387,10 +472,12 @@ absl::StatusOr<v1::CacheImportResponse> GrpcClient::CacheImport(
 }
 
 absl::StatusOr<v1::DescribeResponse> GrpcClient::Describe() {
-  Call call(*this, options_.call_timeout);
-  QGEMM_RETURN_IF_ERROR(call.Start());
   v1::DescribeResponse response;
-  QGEMM_RETURN_IF_ERROR(FromGrpc(device_->Describe(call.context(), v1::DescribeRequest(), &response)));
+  QGEMM_RETURN_IF_ERROR(Retry(options_.call_timeout, [&](absl::Time deadline) -> absl::Status {
+    Call call(*this, deadline);
+    QGEMM_RETURN_IF_ERROR(call.Start());
+    return FromGrpc(device_->Describe(call.context(), v1::DescribeRequest(), &response));
+  }));
   return response;
 }
 
@@ -417,7 +504,16 @@ absl::StatusOr<v1::CompareSourceSummary> GrpcClient::CompareSource(
 void GrpcClient::Cancel() {
   MutexLock lock(mu_);
   cancelled_ = true;
+  cancel_.NotifyAll();
   for (grpc::ClientContext* context : running_) context->TryCancel();
+  for (GrpcClient* client : derived_) client->Cancel();
+}
+
+std::unique_ptr<Client> GrpcClient::Derive(const ClientOptions& options) {
+  ClientOptions derived = options;
+  derived.server = options_.server;
+  derived.connect_timeout = options_.connect_timeout;
+  return std::make_unique<GrpcClient>(std::move(derived), channel_, this);
 }
 
 }  // namespace
@@ -440,7 +536,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   auto channel = grpc::CreateCustomChannel(resolved.server, grpc::InsecureChannelCredentials(), arguments);
-  return std::make_unique<GrpcClient>(std::move(resolved), std::move(channel));
+  return std::make_unique<GrpcClient>(std::move(resolved), std::move(channel), nullptr);
 }
 
 }  // namespace qgemm

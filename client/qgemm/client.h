@@ -33,6 +33,11 @@ struct ClientOptions {
   // Deadline of Tune; tuning a model takes minutes. A daemon that hangs is noticed after half a minute all
   // the same.
   absl::Duration tune_timeout = absl::InfiniteDuration();
+  // For how long, from its start, a call answered Unavailable is tried again: after retry_backoff, then twice
+  // as long each time, at most 5 s. Zero: never. Deadlines hold for all attempts together. Tune starts over:
+  // events may come again, finished results from the daemon's store.
+  absl::Duration retry_for = absl::ZeroDuration();
+  absl::Duration retry_backoff = absl::Milliseconds(100);
 };
 
 // A fetched kernel: the bytes have the SHA-256 they were asked for by.
@@ -41,7 +46,25 @@ struct Kernel {
   std::string cubin;
 };
 
-// A blocking client of one qgemmd. Calls may run at once on several threads; Cancel may be called from any.
+// A call that runs on a thread of its own. Destroying it cancels the call and waits for its end, so that none
+// of its callbacks runs later; not to be destroyed by one of its own callbacks.
+class PendingCall {
+ public:
+  virtual ~PendingCall() = default;
+  PendingCall(const PendingCall&) = delete;
+  PendingCall& operator=(const PendingCall&) = delete;
+
+  // Ends the call with Cancelled, unless it is done. Does not wait. Thread-safe.
+  virtual void Cancel() = 0;
+  // Returns after the last callback has returned.
+  virtual void Wait() = 0;
+
+ protected:
+  PendingCall() = default;
+};
+
+// A client of one qgemmd with blocking calls, and the same with callbacks. Calls may run at once on several
+// threads; Cancel may be called from any.
 //
 // Errors of every call: InvalidArgument = fix the request; Unavailable = no daemon answers there (the message
 // says how to start one) or it cannot serve now; DeadlineExceeded; Cancelled = Cancel was called;
@@ -111,8 +134,29 @@ class Client {
       const v1::CompareSourceRequest& request,
       absl::FunctionRef<void(const v1::CompareSourceEvent&)> on_event) = 0;
 
-  // Ends running calls and all later ones with Cancelled.
+  // Ends running calls and all later ones with Cancelled, those of derived clients included.
   virtual void Cancel() = 0;
+
+  // A client of the same daemon over the same connection, with its own Cancel and, for some calls, other
+  // deadlines; `options.server` and `connect_timeout` are this client's. Must be destroyed before this
+  // client.
+  virtual std::unique_ptr<Client> Derive(const ClientOptions& options) = 0;
+  // This client's options, the server's address filled in.
+  virtual const ClientOptions& options() const = 0;
+
+  // The calls above on a thread of their own. `on_event` and `on_done` run on that thread, on_done once and
+  // last. The client must outlive what is returned. `timeout`: deadline from now; zero: as in options().
+  template <typename Result>
+  using OnDone = std::function<void(absl::StatusOr<Result>)>;
+  [[nodiscard]] std::unique_ptr<PendingCall> TuneAsync(v1::TuneRequest request,
+                                                       std::function<void(const v1::TuneEvent&)> on_event,
+                                                       OnDone<v1::TuneSummary> on_done,
+                                                       absl::Duration timeout = absl::ZeroDuration());
+  [[nodiscard]] std::unique_ptr<PendingCall> LookupAsync(v1::LookupRequest request,
+                                                         OnDone<v1::LookupResponse> on_done,
+                                                         absl::Duration timeout = absl::ZeroDuration());
+  [[nodiscard]] std::unique_ptr<PendingCall> GetKernelAsync(std::string sha256, OnDone<Kernel> on_done,
+                                                            absl::Duration timeout = absl::ZeroDuration());
 
  protected:
   Client() = default;

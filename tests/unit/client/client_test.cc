@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <thread>
 
@@ -132,6 +133,152 @@ TEST(Client, TheDaemonsErrorsKeepCodeAndMessage) {
     const auto response = client->Lookup({});
     EXPECT_EQ(response.status(), absl::Status(expected, "k 100 is not a multiple of group_size 128"));
   }
+}
+
+// A daemon that answers Unavailable a number of times before it answers.
+void AnswerAfter(FakeDaemon& daemon, int refusals, std::atomic<int>& calls) {
+  daemon.answers().lookup = [refusals, &calls](const v1::LookupRequest&, v1::LookupResponse*) {
+    return calls++ < refusals
+               ? grpc::Status(grpc::StatusCode::UNAVAILABLE, "no compile worker can be started")
+               : grpc::Status::OK;
+  };
+}
+
+std::unique_ptr<Client> RetryingClientOf(const std::string& address, absl::Duration call_timeout,
+                                         absl::Duration backoff = absl::Milliseconds(1)) {
+  ClientOptions options;
+  options.server = address;
+  options.call_timeout = options.tune_timeout = call_timeout;
+  options.retry_for = absl::InfiniteDuration();
+  options.retry_backoff = backoff;
+  auto client = Client::Connect(options);
+  EXPECT_TRUE(client.ok()) << client.status();
+  return *std::move(client);
+}
+
+TEST(Client, TriesAgainWhileTheDaemonIsUnavailable) {
+  FakeDaemon daemon;
+  std::atomic<int> calls = 0;
+  AnswerAfter(daemon, 3, calls);
+  const auto response = RetryingClientOf(daemon.address(), absl::Seconds(30))->Lookup({});
+  EXPECT_TRUE(response.ok()) << response.status();
+  EXPECT_EQ(calls, 4);
+}
+
+TEST(Client, DoesNotTryAgainUnlessTold) {
+  FakeDaemon daemon;
+  std::atomic<int> calls = 0;
+  AnswerAfter(daemon, 3, calls);
+  EXPECT_TRUE(absl::IsUnavailable(ClientOf(daemon.address())->Lookup({}).status()));
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(Client, OtherErrorsAreNotTriedAgain) {
+  FakeDaemon daemon;
+  std::atomic<int> calls = 0;
+  daemon.answers().lookup = [&](const v1::LookupRequest&, v1::LookupResponse*) {
+    ++calls;
+    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "k 100 is not a multiple of group_size 128");
+  };
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(RetryingClientOf(daemon.address(), absl::Seconds(30))->Lookup({}).status()));
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(Client, TheDeadlineHoldsForAllAttempts) {
+  FakeDaemon daemon;
+  std::atomic<int> calls = 0;
+  AnswerAfter(daemon, 1 << 30, calls);
+  const absl::Time start = absl::Now();
+  const auto response = RetryingClientOf(daemon.address(), absl::Milliseconds(300))->Lookup({});
+  EXPECT_FALSE(response.ok());
+  EXPECT_LT(absl::Now() - start, absl::Seconds(20));
+  EXPECT_GT(calls, 1);
+}
+
+TEST(Client, CancelEndsThePauseBetweenAttempts) {
+  FakeDaemon daemon;
+  Notification refused;
+  daemon.answers().lookup = [&](const v1::LookupRequest&, v1::LookupResponse*) {
+    refused.Notify();
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "starting");
+  };
+  const auto client = RetryingClientOf(daemon.address(), absl::InfiniteDuration(), absl::Hours(1));
+  absl::Status status;
+  const auto call = client->LookupAsync({}, [&](const auto& response) { status = response.status(); });
+  refused.Wait();
+  call->Cancel();
+  call->Wait();
+  EXPECT_FALSE(status.ok());
+}
+
+TEST(Client, CallbacksGetEventsThenTheEnd) {
+  FakeDaemon daemon;
+  daemon.answers().tune = [](const v1::TuneRequest&, auto* writer) {
+    v1::TuneEvent event;
+    event.mutable_progress()->set_kernels_compiled(7);
+    writer->Write(event);
+    event.mutable_summary()->set_compiles(44);
+    writer->Write(event);
+    return grpc::Status::OK;
+  };
+  const auto client = ClientOf(daemon.address());
+  std::vector<std::string> seen;
+  const auto call = client->TuneAsync(
+      {}, [&](const v1::TuneEvent& event) { seen.push_back(event.has_progress() ? "progress" : "summary"); },
+      [&](absl::StatusOr<v1::TuneSummary> summary) {
+        seen.push_back(summary.ok() ? absl::StrCat("done ", summary->compiles())
+                                    : summary.status().ToString());
+      });
+  call->Wait();
+  EXPECT_THAT(seen, ::testing::ElementsAre("progress", "summary", "done 44"));
+}
+
+TEST(Client, CancellingOneCallLeavesTheOthers) {
+  FakeDaemon daemon;
+  Notification started;
+  daemon.answers().tune = [&](const v1::TuneRequest&, auto* writer) {
+    return TuneForEver(writer, [&] { started.Notify(); });
+  };
+  daemon.answers().lookup = [](const v1::LookupRequest&, v1::LookupResponse*) { return grpc::Status::OK; };
+  const auto client = ClientOf(daemon.address());
+  absl::Status status;
+  auto call = client->TuneAsync(
+      {}, [](const v1::TuneEvent&) {}, [&](const auto& summary) { status = summary.status(); });
+  started.Wait();
+  call.reset();  // cancels and waits
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  EXPECT_TRUE(client->Lookup({}).ok());
+}
+
+TEST(Client, CancelEndsCallsOfDerivedClientsToo) {
+  FakeDaemon daemon;
+  Notification started;
+  daemon.answers().tune = [&](const v1::TuneRequest&, auto* writer) {
+    return TuneForEver(writer, [&] { started.Notify(); });
+  };
+  const auto client = ClientOf(daemon.address());
+  absl::Status status;
+  const auto call = client->TuneAsync(
+      {}, [](const v1::TuneEvent&) {}, [&](const auto& summary) { status = summary.status(); });
+  started.Wait();
+  client->Cancel();
+  call->Wait();
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  EXPECT_TRUE(absl::IsCancelled(client->Derive(client->options())->Describe().status()));
+}
+
+TEST(Client, ACallMayHaveADeadlineOfItsOwn) {
+  FakeDaemon daemon;
+  daemon.answers().tune = [](const v1::TuneRequest&, auto* writer) { return TuneForEver(writer, [] {}); };
+  const auto client = ClientOf(daemon.address());
+  absl::Status status;
+  client
+      ->TuneAsync(
+          {}, [](const v1::TuneEvent&) {}, [&](const auto& summary) { status = summary.status(); },
+          absl::Milliseconds(200))
+      ->Wait();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
 }
 
 TEST(Client, AnUnknownCallNamesTheVersions) {
