@@ -27,6 +27,7 @@ void AddLookupCommand(CLI::App& app, Command& selected);
 void AddExplainCommand(CLI::App& app, Command& selected);
 void AddWarmCommand(CLI::App& app, Command& selected);
 void AddKernelCommand(CLI::App& app, Command& selected);
+void AddBundleCommand(CLI::App& app, Command& selected);
 void AddCacheCommand(CLI::App& app, Command& selected);
 void AddBenchCommand(CLI::App& app, Command& selected);
 void AddDeviceCommand(CLI::App& app, Command& selected);

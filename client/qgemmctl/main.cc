@@ -98,6 +98,7 @@ void AddEverything(CLI::App& app, GlobalOptions& global, Command& command) {
   AddExplainCommand(app, command);
   AddWarmCommand(app, command);
   AddKernelCommand(app, command);
+  AddBundleCommand(app, command);
   AddCacheCommand(app, command);
   AddDeviceCommand(app, command);
   AddBenchCommand(app, command);

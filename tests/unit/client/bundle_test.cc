@@ -1,0 +1,194 @@
+#include "client/bundle/bundle.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "client/bundle/launch_spec_json.h"
+#include "client/bundle/tar.h"
+#include "tests/unit/client/sample_bundle.h"
+
+namespace qgemm {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string ReadFile(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+void ChangeByte(const std::string& path, size_t at) {
+  std::string bytes = ReadFile(path);
+  bytes[at] = static_cast<char>(bytes[at] ^ 1);
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+TEST(Bundle, DirectoryAndTarHoldTheSame) {
+  const TemporaryFolder folder;
+  WriteSampleBundle(folder / "b");
+  WriteSampleBundle(folder / "b.tar");
+  const auto directory = Bundle::Open(folder / "b");
+  const auto tar = Bundle::Open(folder / "b.tar");
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  ASSERT_TRUE(tar.ok()) << tar.status();
+  EXPECT_EQ(directory->files(), tar->files());
+  EXPECT_EQ(directory->files().size(), 6);  // manifest, two methods, two kernels, weights
+  EXPECT_TRUE(directory->Verify().ok()) << directory->Verify();
+  EXPECT_TRUE(tar->Verify().ok()) << tar->Verify();
+}
+
+TEST(Bundle, TheSameContentsAreTheSameBytes) {
+  const TemporaryFolder folder;
+  WriteSampleBundle(folder / "a.tar");
+  WriteSampleBundle(folder / "b.tar");
+  EXPECT_EQ(ReadFile(folder / "a.tar"), ReadFile(folder / "b.tar"));
+}
+
+TEST(Bundle, AStaticMethodCarriesOneKernelADynamicOneEveryBucket) {
+  const TemporaryFolder folder;
+  WriteSampleBundle(folder / "b");
+  const auto bundle = Bundle::Open(folder / "b");
+  ASSERT_TRUE(bundle.ok());
+  EXPECT_EQ(bundle->Method("decode")->layers[0].picks.size(), 1);
+  EXPECT_EQ(bundle->Method("prefill")->layers[0].picks.size(), BucketLadder().size());
+  const auto missing = bundle->Method("encode");
+  EXPECT_TRUE(absl::IsNotFound(missing.status()));
+  EXPECT_THAT(Message(missing.status()), HasSubstr("decode, prefill"));
+}
+
+TEST(Bundle, VerifyFindsAChangedByteInAnyFile) {
+  const TemporaryFolder folder;
+  WriteSampleBundle(folder / "b");
+  const auto names = Bundle::Open(folder / "b")->files();
+  for (const auto& [name, bytes] : names) {
+    if (name == kManifestFile) continue;
+    WriteSampleBundle(folder / "b");
+    ChangeByte(folder / ("b/" + name), bytes.size() / 2);
+    const auto bundle = Bundle::Open(folder / "b");
+    ASSERT_TRUE(bundle.ok());
+    EXPECT_TRUE(absl::IsDataLoss(bundle->Verify())) << name;
+    EXPECT_THAT(Message(bundle->Verify()), HasSubstr(name));
+  }
+}
+
+TEST(Bundle, VerifyFindsMissingAndUnknownFiles) {
+  const TemporaryFolder folder;
+  WriteSampleBundle(folder / "b");
+  std::ofstream(folder / "b/kernels/more") << "?";
+  EXPECT_THAT(Message(Bundle::Open(folder / "b")->Verify()), HasSubstr("kernels/more is not listed"));
+  WriteSampleBundle(folder / "b");
+  std::filesystem::remove(folder / "b/weights.safetensors");
+  EXPECT_THAT(Message(Bundle::Open(folder / "b")->Verify()), HasSubstr("weights.safetensors is missing"));
+}
+
+TEST(Bundle, ATruncatedTarNamesTheByte) {
+  const TemporaryFolder folder;
+  WriteSampleBundle(folder / "b.tar");
+  const std::string whole = ReadFile(folder / "b.tar");
+  for (size_t size = 0; size < whole.size(); size += 511) {
+    std::ofstream(folder / "cut.tar", std::ios::binary) << whole.substr(0, size);
+    const auto bundle = Bundle::Open(folder / "cut.tar");
+    if (size + 1024 > whole.size()) continue;  // only the end marker is incomplete
+    EXPECT_TRUE(absl::IsDataLoss(bundle.status())) << size << " " << bundle.status();
+  }
+}
+
+TEST(Bundle, IsNotFoundWhereThereIsNone) {
+  const TemporaryFolder folder;
+  EXPECT_TRUE(absl::IsNotFound(Bundle::Open(folder / "b").status()));
+  std::filesystem::create_directory(folder / "b");
+  EXPECT_THAT(Message(Bundle::Open(folder / "b").status()), HasSubstr("is no bundle"));
+}
+
+TEST(Bundle, AnotherVersionIsRefused) {
+  const TemporaryFolder folder;
+  WriteSampleBundle(folder / "b");
+  std::string manifest = ReadFile(folder / "b/manifest.json");
+  manifest.replace(manifest.find("\"bundle_version\": 1"), 19, "\"bundle_version\": 2");
+  std::ofstream(folder / "b/manifest.json") << manifest;
+  const auto bundle = Bundle::Open(folder / "b");
+  EXPECT_TRUE(absl::IsFailedPrecondition(bundle.status())) << bundle.status();
+}
+
+TEST(BundleWriter, LeavesWhatIsNoBundleAlone) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "mine");
+  std::ofstream(folder / "mine/file") << "precious";
+  EXPECT_TRUE(absl::IsFailedPrecondition(BundleWriter::Create(folder / "mine").status()));
+  EXPECT_EQ(ReadFile(folder / "mine/file"), "precious");
+}
+
+TEST(BundleWriter, LeavesNothingBehindWhenItIsNotFinished) {
+  const TemporaryFolder folder;
+  { const auto writer = BundleWriter::Create(folder / "b"); }
+  EXPECT_TRUE(std::filesystem::is_empty(folder / ""));
+}
+
+TEST(BundleWriter, NeedsEveryKernel) {
+  const TemporaryFolder folder;
+  const auto writer = BundleWriter::Create(folder / "b");
+  ASSERT_TRUE(writer.ok());
+  ASSERT_TRUE((*writer)->AddMethod(SampleMethod("decode", 1, "")).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition((*writer)->Finish()));
+  EXPECT_FALSE(std::filesystem::exists(folder / "b"));
+}
+
+TEST(ValidateMethod, NamesTheBucketThatADynamicMethodLacks) {
+  BundleMethod method = SampleMethod("prefill", 0, "");
+  auto& picks = method.layers[0].picks;
+  picks.erase(picks.begin() + 4);
+  EXPECT_THAT(Message(ValidateMethod(method)), HasSubstr("and 16 is missing"));
+  method = SampleMethod("decode", 1, "");
+  method.static_m = 3;
+  EXPECT_THAT(Message(ValidateMethod(method)), HasSubstr("for bucket 4"));
+  for (const char* name : {"", "../up", ".hidden", "a/b"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ValidateMethod(SampleMethod(name, 1, "")))) << name;
+  }
+}
+
+TEST(LaunchSpecJson, ComesBackAsItWas) {
+  for (const char* config : {kMmaConfig, kWgmmaConfig}) {
+    Problem problem = SampleProblem();
+    problem.signature.format.zero_point = ZeroPoint::kInteger;
+    problem.signature.epilogue.bias = true;
+    const LaunchSpec spec = SamplePick(4, config, 2, problem).launch;
+    const auto json = ToJson(spec);
+    const auto back = LaunchSpecFromJson(json);
+    ASSERT_TRUE(back.ok()) << back.status();
+    EXPECT_EQ(ToJson(*back), json);
+    const auto problem_back = ProblemFromJson(ToJson(problem));
+    ASSERT_TRUE(problem_back.ok()) << problem_back.status();
+    EXPECT_EQ(*problem_back, problem);
+  }
+}
+
+TEST(LaunchSpecJson, NamesEveryFieldThatIsMissing) {
+  const auto whole = ToJson(SamplePick(4, kWgmmaConfig, 1, SampleProblem()).launch);
+  for (const auto& [key, value] : whole.items()) {
+    auto json = whole;
+    json.erase(key);
+    EXPECT_THAT(Message(LaunchSpecFromJson(json).status()), HasSubstr(key));
+    json[key] = nlohmann::ordered_json::array({nullptr});
+    EXPECT_FALSE(LaunchSpecFromJson(json).ok()) << key;
+  }
+  auto older = whole;
+  older["abi_version"] = kLaunchAbiVersion - 1;
+  EXPECT_TRUE(absl::IsFailedPrecondition(LaunchSpecFromJson(older).status()));
+}
+
+TEST(Tar, KeepsSizesBeyondOctal) {
+  // Only the header: 8 GiB do not fit a test.
+  const int64_t bytes = (int64_t{1} << 33) + 5;
+  const std::string header = TarHeader("weights.safetensors", bytes);
+  const auto files = ReadTar(header);
+  EXPECT_TRUE(absl::IsDataLoss(files.status()));
+  EXPECT_THAT(Message(files.status()), HasSubstr("weights.safetensors goes beyond the end"));
+  EXPECT_EQ(TarPadding(bytes).size(), 507);
+}
+
+}  // namespace
+}  // namespace qgemm
