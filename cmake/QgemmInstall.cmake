@@ -3,7 +3,7 @@
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/qgemm)
-set(libraries qgemm_base qgemm_kernels qgemm_cuda qgemm_bundle qgemm_weight_store qgemm_proto qgemm_grpc
+set(libraries qgemm_base qgemm_kernels qgemm_cuda qgemm_bundle qgemm_weight_store qgemm_runtime qgemm_proto qgemm_grpc
     qgemm_client)
 
 foreach(library ${libraries})

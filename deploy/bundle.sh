@@ -6,7 +6,7 @@ set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
 size_limit_mib=50
-programs=(qgemmd qgemm-compile qgemm-time qgemmctl)
+programs=(qgemmd qgemm-compile qgemm-time qgemmctl run_layer make_layer)
 
 # Of the target's own system, never bundled: the C and C++ run-time (a newer one runs our build, an older libc cannot
 # be replaced) and everything of CUDA (all opened with dlopen).
@@ -62,10 +62,16 @@ Runs in any folder on x86-64 Linux with glibc 2.36 or newer and CUDA 13: \`libnv
     bin/qgemmctl device
     bin/qgemmctl tune --model models/gemma-3-27b-text-config.json --m 1,16,64
 
+Export a layer and run it by the C interface alone, without the daemon (client/examples in the sources):
+
+    bin/make_layer /tmp/case 1024 4096 128 13
+    bin/qgemmctl bundle create -o /tmp/layer.tar --weights /tmp/case/weights.safetensors --method any=dynamic
+    bin/run_layer /tmp/layer.tar any layer 13 /tmp/case/x.bin /tmp/case/y.bin
+
 | folder | holds |
 |---|---|
-| bin/ | qgemmd and its two worker programs, qgemmctl, the GPU tests and benches |
-| lib/ | their shared libraries, except the C and C++ run-time and CUDA |
+| bin/ | qgemmd and its two worker programs, qgemmctl, the GPU tests and benches, the example |
+| lib/ | libqgemm.so and the programs' shared libraries, except the C and C++ run-time and CUDA |
 | models/ | configurations for \`qgemmctl tune --model\` |
 | python/ | the Python package qgemm: put the folder on PYTHONPATH; needs grpcio, protobuf and numpy |
 | examples/ | \`PYTHONPATH=python python3 examples/export_llama.py --out figures.json\`: a model from bf16 to tuned kernels |

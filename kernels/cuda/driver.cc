@@ -29,6 +29,7 @@ namespace qgemm {
   X(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", CUresult(CUcontext*, CUdevice))                  \
   X(DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", CUresult(CUdevice))                         \
   X(CtxSetCurrent, "cuCtxSetCurrent", CUresult(CUcontext))                                               \
+  X(CtxGetCurrent, "cuCtxGetCurrent", CUresult(CUcontext*))                                              \
   X(CtxSynchronize, "cuCtxSynchronize", CUresult())                                                      \
   X(MemGetInfo, "cuMemGetInfo_v2", CUresult(size_t*, size_t*))                                           \
   X(MemAlloc, "cuMemAlloc_v2", CUresult(CUdeviceptr*, size_t))                                           \
@@ -218,20 +219,37 @@ void Release::operator()(CUgraph_st* graph) const { static_cast<void>(g_api->Gra
 void Release::operator()(CUgraphExec_st* exec) const { static_cast<void>(g_api->GraphExecDestroy(exec)); }
 }  // namespace internal
 
-absl::StatusOr<Context> Context::Open(const Driver& driver, int ordinal) {
+absl::StatusOr<Context> Context::Retain(const Driver& driver, int ordinal) {
   QGEMM_ASSIGN_OR_RETURN(DeviceProperties properties, driver.Properties(ordinal));
   CUdevice device = 0;
   QGEMM_RETURN_IF_ERROR(QGEMM_CU(driver.api(), DeviceGet, &device, ordinal));
   CUcontext context = nullptr;
   QGEMM_RETURN_IF_ERROR(QGEMM_CU(driver.api(), DevicePrimaryCtxRetain, &context, device));
-  Context result(&driver, device, std::move(properties));
-  QGEMM_RETURN_IF_ERROR(QGEMM_CU(driver.api(), CtxSetCurrent, context));
-  return result;
+  return Context(&driver, device, context, std::move(properties));
+}
+
+absl::StatusOr<Context> Context::Open(const Driver& driver, int ordinal) {
+  QGEMM_ASSIGN_OR_RETURN(Context context, Retain(driver, ordinal));
+  QGEMM_RETURN_IF_ERROR(QGEMM_CU(driver.api(), CtxSetCurrent, context.context_));
+  return context;
+}
+
+CurrentContext::CurrentContext(const Context& context) {
+  static_cast<void>(g_api->CtxGetCurrent(&previous_));
+  if (previous_ == context.get()) return;
+  // A lost context shows at the next call, which is checked.
+  static_cast<void>(g_api->CtxSetCurrent(context.get()));
+  changed_ = true;
+}
+
+CurrentContext::~CurrentContext() {
+  if (changed_) static_cast<void>(g_api->CtxSetCurrent(previous_));
 }
 
 Context::Context(Context&& other) noexcept
     : driver_(std::exchange(other.driver_, nullptr)),
       device_(other.device_),
+      context_(other.context_),
       properties_(std::move(other.properties_)) {}
 
 Context::~Context() {
@@ -348,12 +366,19 @@ absl::Status EncodeTensorMap(const TensorMapShape& shape, absl::Span<std::byte> 
   return absl::OkStatus();
 }
 
-absl::Status Stream::Launch(const Kernel& kernel, Dim3 grid, int block_threads, int dynamic_smem_bytes,
-                            absl::Span<void* const> params, int cluster_z) const {
-  if (cluster_z > 1) {
-    CUlaunchAttribute cluster = {};
-    cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-    cluster.value.clusterDim = {1, 1, static_cast<unsigned>(cluster_z)};
+absl::Status LaunchOnStream(CUfunc_st* function, Dim3 grid, int block_threads, int dynamic_smem_bytes,
+                            void** params, CUstream_st* stream, int cluster_z, bool programmatic) {
+  if (cluster_z > 1 || programmatic) {
+    CUlaunchAttribute attributes[2] = {};
+    unsigned count = 0;
+    if (cluster_z > 1) {
+      attributes[count].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+      attributes[count++].value.clusterDim = {1, 1, static_cast<unsigned>(cluster_z)};
+    }
+    if (programmatic) {
+      attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+      attributes[count++].value.programmaticStreamSerializationAllowed = 1;
+    }
     CUlaunchConfig config = {};
     config.gridDimX = static_cast<unsigned>(grid.x);
     config.gridDimY = static_cast<unsigned>(grid.y);
@@ -361,16 +386,21 @@ absl::Status Stream::Launch(const Kernel& kernel, Dim3 grid, int block_threads, 
     config.blockDimX = static_cast<unsigned>(block_threads);
     config.blockDimY = config.blockDimZ = 1;
     config.sharedMemBytes = static_cast<unsigned>(dynamic_smem_bytes);
-    config.hStream = stream_.get();
-    config.attrs = &cluster;
-    config.numAttrs = 1;
-    return QGEMM_CU(*g_api, LaunchKernelEx, &config, kernel.get(), const_cast<void**>(params.data()),
-                    nullptr);
+    config.hStream = stream;
+    config.attrs = attributes;
+    config.numAttrs = count;
+    return QGEMM_CU(*g_api, LaunchKernelEx, &config, function, params, nullptr);
   }
-  return QGEMM_CU(*g_api, LaunchKernel, kernel.get(), static_cast<unsigned>(grid.x),
+  return QGEMM_CU(*g_api, LaunchKernel, function, static_cast<unsigned>(grid.x),
                   static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z),
                   static_cast<unsigned>(block_threads), 1, 1, static_cast<unsigned>(dynamic_smem_bytes),
-                  stream_.get(), const_cast<void**>(params.data()), nullptr);
+                  stream, params, nullptr);
+}
+
+absl::Status Stream::Launch(const Kernel& kernel, Dim3 grid, int block_threads, int dynamic_smem_bytes,
+                            absl::Span<void* const> params, int cluster_z) const {
+  return LaunchOnStream(kernel.get(), grid, block_threads, dynamic_smem_bytes,
+                        const_cast<void**>(params.data()), stream_.get(), cluster_z, /*programmatic=*/false);
 }
 
 absl::Status Stream::SetBytes(uint64_t address, uint8_t value, int64_t bytes) const {

@@ -30,7 +30,9 @@ namespace qgemm {
 // no driver or no device; Aborted = a sticky error, after which the context is useless and the process should
 // end; FailedPrecondition = the image or the launch was refused; Internal = anything else.
 //
-// A Context is made current on the thread that opened it; everything here is used from that thread alone.
+// A Context is made current on the thread that opened it; everything here is used from that thread alone, but
+// for programs that share a thread with other users of CUDA: those retain a context and make it current where
+// they need it (CurrentContext).
 
 // What a device is and can do.
 struct DeviceProperties {
@@ -91,6 +93,8 @@ struct Release {
 class Context {
  public:
   [[nodiscard]] static absl::StatusOr<Context> Open(const Driver& driver, int ordinal);
+  // The same, current on no thread.
+  [[nodiscard]] static absl::StatusOr<Context> Retain(const Driver& driver, int ordinal);
   Context(Context&& other) noexcept;
   Context& operator=(Context&&) = delete;
   ~Context();
@@ -102,13 +106,29 @@ class Context {
   [[nodiscard]] absl::StatusOr<Memory> MemoryInfo() const;
   [[nodiscard]] absl::Status Synchronize() const;
   const DeviceProperties& properties() const { return properties_; }
+  CUctx_st* get() const { return context_; }
 
  private:
-  Context(const Driver* driver, int device, DeviceProperties properties)
-      : driver_(driver), device_(device), properties_(std::move(properties)) {}
+  Context(const Driver* driver, int device, CUctx_st* context, DeviceProperties properties)
+      : driver_(driver), device_(device), context_(context), properties_(std::move(properties)) {}
   const Driver* driver_;
   int device_;
+  CUctx_st* context_;
   DeviceProperties properties_;
+};
+
+// Makes a context current on this thread, and again what was when it goes. Costs one look where the context
+// is current already.
+class CurrentContext {
+ public:
+  explicit CurrentContext(const Context& context);
+  ~CurrentContext();
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+
+ private:
+  CUctx_st* previous_ = nullptr;
+  bool changed_ = false;
 };
 
 // Device memory. Empty when default-constructed or moved from.
@@ -201,6 +221,13 @@ struct TensorMapShape {
 };
 // Writes the CUtensorMap (128 bytes) to `out` (CUDA driver API, cuTensorMapEncodeTiled).
 [[nodiscard]] absl::Status EncodeTensorMap(const TensorMapShape& shape, absl::Span<std::byte> out);
+
+// Launches on a stream of anybody's in the current context; null: the default stream. `params` and cluster_z
+// as in Stream::Launch. `programmatic`: the kernel may start while the one before it on the stream ends
+// (programmatic dependent launch); only for kernels that wait for it themselves.
+[[nodiscard]] absl::Status LaunchOnStream(CUfunc_st* function, Dim3 grid, int block_threads,
+                                          int dynamic_smem_bytes, void** params, CUstream_st* stream,
+                                          int cluster_z, bool programmatic);
 
 class Stream {
  public:

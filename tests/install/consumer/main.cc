@@ -1,5 +1,6 @@
-// Uses the installed client library: no daemon is there, and the library says so.
+// Uses the installed libraries: neither a daemon nor a bundle is there, and they say so.
 #include <qgemm/client.h>
+#include <qgemm/runtime.h>
 
 #include <cstdio>
 
@@ -14,5 +15,7 @@ int main() {
   absl::Status end;
   (*client)->LookupAsync({}, [&end](const auto& response) { end = response.status(); })->Wait();
   std::printf("client %s: %s\n", std::string(qgemm::ClientVersion()).c_str(), end.ToString().c_str());
-  return absl::IsUnavailable(end) ? 0 : 1;
+  const absl::Status loaded = qgemm::Runtime::Load("/nonexistent/bundle", "decode", 0).status();
+  std::printf("runtime: %s\n", loaded.ToString().c_str());
+  return absl::IsUnavailable(end) && absl::IsNotFound(loaded) ? 0 : 1;
 }

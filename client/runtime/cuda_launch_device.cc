@@ -1,0 +1,90 @@
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/status_macros.h"
+#include "client/runtime/launch_device.h"
+
+namespace qgemm {
+namespace {
+
+class CudaLaunchDevice final : public LaunchDevice {
+ public:
+  explicit CudaLaunchDevice(Context context)
+      : context_(std::move(context)),
+        arch_(ArchFor(context_.properties().compute_major, context_.properties().compute_minor)) {}
+  ~CudaLaunchDevice() override {
+    const CurrentContext current(context_);
+    buffers_.clear();
+    modules_.clear();
+  }
+
+  const std::string& arch() const override { return arch_; }
+
+  absl::StatusOr<LaunchFunction> LoadKernel(absl::string_view cubin, const std::string& entry,
+                                            int dynamic_smem_bytes) override {
+    const CurrentContext current(context_);
+    QGEMM_ASSIGN_OR_RETURN(Module module, Module::Load(cubin));
+    QGEMM_ASSIGN_OR_RETURN(const Kernel kernel, module.Find(entry));
+    QGEMM_RETURN_IF_ERROR(kernel.AllowDynamicSmem(dynamic_smem_bytes));
+    MutexLock lock(mu_);
+    modules_.push_back(std::move(module));
+    return kernel.get();
+  }
+
+  absl::StatusOr<uint64_t> Allocate(int64_t bytes) override {
+    const CurrentContext current(context_);
+    QGEMM_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Allocate(bytes));
+    QGEMM_ASSIGN_OR_RETURN(const Stream stream, Stream::Create());
+    QGEMM_RETURN_IF_ERROR(stream.SetBytes(buffer.address(), 0, bytes));
+    QGEMM_RETURN_IF_ERROR(stream.Synchronize());
+    const uint64_t address = buffer.address();
+    MutexLock lock(mu_);
+    buffers_.emplace(address, std::move(buffer));
+    return address;
+  }
+  void Free(uint64_t address) override {
+    const CurrentContext current(context_);
+    MutexLock lock(mu_);
+    buffers_.erase(address);
+  }
+
+  absl::Status CopyIn(uint64_t address, absl::string_view bytes) override {
+    const CurrentContext current(context_);
+    return CopyToDevice(address,
+                        absl::MakeConstSpan(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()));
+  }
+  absl::Status CopyOut(uint64_t address, absl::Span<char> bytes) override {
+    const CurrentContext current(context_);
+    return CopyToHost(address, absl::MakeSpan(reinterpret_cast<std::byte*>(bytes.data()), bytes.size()));
+  }
+
+  absl::Status EncodeTensorMap(const TensorMapShape& shape, absl::Span<std::byte> out) override {
+    return qgemm::EncodeTensorMap(shape, out);
+  }
+
+  absl::Status Launch(const LaunchCall& call) override {
+    const CurrentContext current(context_);
+    return LaunchOnStream(static_cast<CUfunc_st*>(const_cast<void*>(call.function)), call.grid,
+                          call.block_threads, call.dynamic_smem_bytes, call.params,
+                          static_cast<CUstream_st*>(call.stream), call.cluster_z, call.programmatic);
+  }
+
+ private:
+  const Context context_;
+  const std::string arch_;
+  Mutex mu_;
+  std::vector<Module> modules_ QGEMM_GUARDED_BY(mu_);
+  std::map<uint64_t, DeviceBuffer> buffers_ QGEMM_GUARDED_BY(mu_);
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LaunchDevice>> LaunchDevice::Open(int ordinal) {
+  QGEMM_ASSIGN_OR_RETURN(const Driver* const driver, Driver::Load());
+  QGEMM_ASSIGN_OR_RETURN(Context context, Context::Retain(*driver, ordinal));
+  return std::make_unique<CudaLaunchDevice>(std::move(context));
+}
+
+}  // namespace qgemm
