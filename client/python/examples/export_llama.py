@@ -10,6 +10,7 @@ Weights are random. What is done, each step under its name in the JSON that --ou
   layers   every tuned shape at several M beside the product with its dequantized weight in fp64
   tokens   greedy tokens of a short and of several long prompts, beside the same model with dequantized bf16 weights; where
            they part, both are measured against fp32
+  fused    the same with q, k, v as one layer, and gate, up, silu and the residuals inside the kernels (fused.py)
   decode   tokens per second with the decoding step as a CUDA graph: bf16, qgemm, tinygemm
   steps    one pass of T rows through the model, in a CUDA graph
   hf       the same weights in transformers' LlamaForCausalLM, whose layers are replaced; generate() beside the plain model
@@ -40,6 +41,7 @@ import traceback
 
 import torch
 import torch._inductor.config
+from fused import fused_llama
 from llama import SIZES, random_llama
 from tinygemm import TinygemmLinear, serves
 
@@ -60,7 +62,7 @@ class Run:
         self.arguments, self.figures, self.errors = arguments, {}, {}
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.started = time.monotonic()
-        self.prompts, self.models = {}, {}
+        self.prompts, self.models, self.fused = {}, {}, None
 
     @property
     def is_cuda(self):
@@ -202,6 +204,11 @@ def needed_rows(arguments):
     return sorted({qgemm.bucket_for(m) for m in rows})
 
 
+def picks_of(records):
+    columns = ("n", "k", "m_bucket", "source", "config", "split_k", "reduction", "time_us", "predicted_us", "confidence")
+    return [{column: record[column] for column in columns} for record in records]
+
+
 def tune(run, figures):
     a = run.arguments
     run.quantized = copy.deepcopy(run.source)
@@ -218,9 +225,7 @@ def tune(run, figures):
     figures["problems"] = [str(problem) for problem in qgemm.torch.problems_of(quantized)]
     for key in ("compiles", "timings", "cache_hits", "wall_s"):
         figures[key] = round(sum(getattr(report.results.summary, key) for report in reports), 3)
-    columns = ("n", "k", "m_bucket", "source", "config", "split_k", "reduction", "time_us", "predicted_us", "confidence")
-    records = [record for report in reports for record in report.results.records()]
-    figures["picks"] = [{column: record[column] for column in columns} for record in records]
+    figures["picks"] = picks_of(record for report in reports for record in report.results.records())
     # The same weights without qgemm: dequantized, once rounded to bf16.
     run.reference = run.source
     for name, module in run.quantized.named_modules():
@@ -311,11 +316,28 @@ def exact_logits(run, prompt, continuation):
     return torch.cat([model(row[None], last=continuation.shape[1]) for row in rows])
 
 
+def fused(run, figures):
+    a = run.arguments
+    model = fused_llama(run.quantized)
+    with qgemm.Client(a.server, tune_timeout=a.tune_timeout) as client:
+        results = qgemm.torch.tune(model.model, client, m=needed_rows(a), effort=a.effort)
+    figures["problems"] = [str(problem) for problem in qgemm.torch.problems_of(model.model)]
+    figures["wall_s"], figures["picks"] = results.summary.wall_s, picks_of(results.records())
+    for name, prompt in run.prompts.items():
+        result = Decoder(model, prompt.shape[0], prompt.shape[1] + a.new, run.is_cuda).generate(prompt, a.new)
+        rows = figures[name] = compare(run, prompt, {**run.results[name], "qgemm": result})
+        wrong = [row for row in rows if row["verdict"] == "WRONG"]
+        run.expect("fused", not wrong, f"{name}: tokens part for another cause than rounding: {wrong}")
+    run.fused = model
+
+
 def peers(run):
-    """{name: model}: the same weights, three ways to multiply."""
+    """{name: model}: the same weights, some ways to multiply."""
     if run.models:
         return run.models
     models = run.models = {"bf16": run.reference, "qgemm": run.quantized}
+    if run.fused is not None:
+        models["qgemm_fused"] = run.fused
     layers = {n: m for n, m in run.quantized.named_modules() if isinstance(m, qgemm.torch.QuantizedLinear)}
     if all(serves(layer) for layer in layers.values()):
         with torch.device("meta"):
@@ -377,7 +399,7 @@ def steps(run, figures):
                 row[f"{kind}_ms"] = median_seconds(run, action) * 1e3
                 if run.is_cuda:
                     del graph, action
-        row["speedup_bf16"] = row["bf16_ms"] / row["qgemm_ms"]
+        row["speedup_to_bf16"] = row["bf16_ms"] / min(row["qgemm_ms"], row.get("qgemm_fused_ms", float("inf")))
         figures["rows"].append(row)
 
 
@@ -576,8 +598,8 @@ def hf(run, figures):
 
 
 STEPS = {
-    "tune": tune, "layers": layers, "tokens": tokens, "decode": decode, "steps": steps, "hf": hf, "export": export,
-    "aoti": aoti, "cpp": cpp,
+    "tune": tune, "layers": layers, "tokens": tokens, "fused": fused, "decode": decode, "steps": steps, "hf": hf,
+    "export": export, "aoti": aoti, "cpp": cpp,
 }  # fmt: skip
 
 

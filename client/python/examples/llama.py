@@ -61,11 +61,15 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(hidden, self.kv_heads * head, bias=False)
         self.o_proj = nn.Linear(self.heads * head, hidden, bias=False)
 
-    def forward(self, x, cos, sin, positions, keys, values, mask):
-        batch, rows, _ = x.shape
-        q = rotate(self.q_proj(x).view(batch, rows, self.heads, -1).transpose(1, 2), cos, sin)
-        k = rotate(self.k_proj(x).view(batch, rows, self.kv_heads, -1).transpose(1, 2), cos, sin)
-        v = self.v_proj(x).view(batch, rows, self.kv_heads, -1).transpose(1, 2)
+    def forward(self, x, *rest):
+        return self.o_proj(self.attend(self.q_proj(x), self.k_proj(x), self.v_proj(x), *rest))
+
+    def attend(self, q, k, v, cos, sin, positions, keys, values, mask):
+        """[B, T, heads * head_dim] from the three products; keys and values take the new rows."""
+        batch, rows, _ = q.shape
+        q = rotate(q.view(batch, rows, self.heads, -1).transpose(1, 2), cos, sin)
+        k = rotate(k.view(batch, rows, self.kv_heads, -1).transpose(1, 2), cos, sin)
+        v = v.view(batch, rows, self.kv_heads, -1).transpose(1, 2)
         if keys is not None:
             keys.index_copy_(2, positions, k)
             values.index_copy_(2, positions, v)
@@ -73,11 +77,11 @@ class Attention(nn.Module):
             group = self.heads // self.kv_heads
             k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
             y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            return self.o_proj(y.transpose(1, 2).reshape(batch, rows, -1))
+            return y.transpose(1, 2).reshape(batch, rows, -1)
         # One new row per sequence: the heads that share keys are rows of one product.
-        q = q.view(batch, self.kv_heads, self.heads // self.kv_heads, self.head_dim)
+        q = q.reshape(batch, self.kv_heads, self.heads // self.kv_heads, self.head_dim)
         y = functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
-        return self.o_proj(y.reshape(batch, 1, -1))
+        return y.reshape(batch, 1, -1)
 
 
 class Mlp(nn.Module):

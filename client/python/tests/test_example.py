@@ -27,7 +27,11 @@ def test_a_tiny_llama_is_exported_end_to_end(daemon, tmp_path):
     assert 0 < figures["layers"]["worst"] < 3e-3
     for name in ("1x24", "2x40"):
         assert {row["verdict"] for row in figures["tokens"][name]["sequences"]} <= {"identical", "rounding"}
+        assert {row["verdict"] for row in figures["fused"][name]} <= {"identical", "rounding"}
         assert figures["decode"][name]["qgemm"]["tokens_per_s"] > 0
+        assert figures["decode"][name]["qgemm_fused"]["tokens_per_s"] > 0
+    assert any("silu gated" in problem for problem in figures["fused"]["problems"])
+    assert sum("residual" in problem for problem in figures["fused"]["problems"]) == 2
     assert [row["t"] for row in figures["steps"]["rows"]] == [1, 9]
     # Every linear layer of both methods is the operator, and nothing else multiplies by weights.
     for method in ("prefill", "step"):

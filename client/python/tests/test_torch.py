@@ -2,9 +2,11 @@
 the driver, seen by a driver that records."""
 
 import ctypes
+import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -15,6 +17,7 @@ from torch import nn  # noqa: E402
 import qgemm  # noqa: E402
 import qgemm.torch  # noqa: E402
 from qgemm.bundle import Bundle  # noqa: E402
+from qgemm.packing import quantize  # noqa: E402
 from qgemm.torch.kernels import KERNELS, KernelTable, PreparedLaunch  # noqa: E402
 from qgemm.torch.workspace import Workspaces  # noqa: E402
 
@@ -74,7 +77,14 @@ def test_epilogues_are_what_their_names_say(activation, gated):
     expected = function(v[:, 0::2]) * v[:, 1::2] if gated else function(v)
     residual = torch.randn(expected.shape).bfloat16()
     torch.testing.assert_close(layer(x).double(), expected, rtol=0.01, atol=0.01)
-    torch.testing.assert_close(layer(x, residual).double(), expected + residual.double(), rtol=0.01, atol=0.02)
+    adding = qgemm.torch.QuantizedLinear.from_linear(
+        module, "int8-g32", activation=activation, gated=gated, residual=True
+    )
+    torch.testing.assert_close(adding(x, residual).double(), expected + residual.double(), rtol=0.01, atol=0.02)
+    assert adding.problem.residual and not layer.problem.residual
+    for wrong in (lambda: adding(x), lambda: layer(x, residual)):
+        with pytest.raises(ValueError, match="a residual is"):
+            wrong()
     assert layer.problem.y_columns == expected.shape[1] and layer.problem.activation == activation
 
 
@@ -118,6 +128,47 @@ def test_a_state_dict_restores_a_quantized_model():
     assert not torch.equal(model(x), other(x))
     other.load_state_dict(model.state_dict())
     assert torch.equal(model(x), other(x))
+
+
+class Checkpoint:
+    """Stands in for qgemm.importers.Checkpoint: the layers that `weights` gives, in NumPy, with columns permuted."""
+
+    class Layer:
+        def __init__(self, weight, permutation):
+            self.n, self.k = weight.shape
+            self.permutation = permutation
+            self._weight = weight[:, permutation]
+
+        def canonical(self):
+            return quantize(self._weight, "int5-g32-fp16-zint")
+
+    def __init__(self, weights):
+        self._weights = weights
+
+    def layers(self):
+        return list(self._weights)
+
+    def read(self, name):
+        weight = self._weights[name]
+        return Checkpoint.Layer(weight, np.random.default_rng(3).permutation(weight.shape[1]).astype(np.int32))
+
+
+def test_a_checkpoints_layers_take_their_place_with_their_column_order():
+    model = seeded(Mlp)
+    weights = {name: getattr(model, name).weight.detach().float().numpy() for name in ("up", "down")}
+    x = torch.randn(6, 128).bfloat16()
+    bias = model.up.bias.clone()
+    report = qgemm.torch.load_checkpoint_(model, Checkpoint(weights))
+    assert report.replaced == ["up", "down"] and torch.equal(model.up.bias, bias)
+    for name, weight in weights.items():
+        found = getattr(model, name).dequantized_weight().numpy()
+        assert np.linalg.norm(found - weight) < 0.05 * np.linalg.norm(weight)
+    expected = x.double() @ model.up.dequantized_weight().double().T + bias.double()
+    torch.testing.assert_close(model.up(x).double(), expected, rtol=0.01, atol=0.01)
+    with pytest.raises(ValueError, match="the model has no nn.Linear of this name"):
+        qgemm.torch.load_checkpoint_(seeded(Mlp), Checkpoint({"left": weights["up"]}))
+    with pytest.raises(ValueError, match="up is 128x192: the model's is 192x128"):
+        qgemm.torch.load_checkpoint_(seeded(Mlp), Checkpoint({"up": weights["down"]}))
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
@@ -197,6 +248,21 @@ def test_layers_with_every_bucket_are_a_method_of_any_m(daemon, tmp_path):
     }  # fmt: skip
     assert [pick.m_bucket for pick in methods["step"].layers[0].picks] == list(qgemm.LADDER)
     assert opened.weights() == {} and methods["step"].layers[0].weight_key == ""
+
+
+def test_qgemmctl_reads_a_bundle_written_here(daemon, tmp_path):
+    qgemmctl = os.environ.get("QGEMMCTL")
+    if not qgemmctl or " bundle " not in subprocess.run([qgemmctl, "--help"], capture_output=True, text=True).stdout:
+        pytest.skip("QGEMMCTL names no qgemmctl that has the command bundle")
+    KERNELS.clear()
+    model = seeded(Mlp)
+    with qgemm.Client(daemon) as client:
+        qgemm.torch.quantize_(model, client, format="int4-g64", m=[1, 16])
+    for name in ("a", "a.tar"):
+        qgemm.torch.save_bundle(tmp_path / name, model)
+        command = [qgemmctl, "--server", daemon, "bundle", "verify", str(tmp_path / name)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_damaged_bundle_is_told(daemon, tmp_path):

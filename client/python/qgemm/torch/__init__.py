@@ -8,6 +8,7 @@ Importing this registers the operator torch.ops.qgemm.linear; a program that loa
 from qgemm.torch.linear import (
     QuantizedLinear,
     QuantizeReport,
+    load_checkpoint_,
     load_kernels,
     preload,
     problems_of,
@@ -21,6 +22,7 @@ __all__ = [
     "QuantizeReport",
     "QuantizedLinear",
     "linear",
+    "load_checkpoint_",
     "load_kernels",
     "preload",
     "problems_of",

@@ -21,16 +21,18 @@ class QuantizedLinear(nn.Module):
     """Y = X @ dequant(W)^T + bias with packed weights as buffers; for inference. `dtype` is X's and Y's type.
 
     `activation` ("none", "silu", "gelu_tanh", "relu") follows the bias in the same kernel; `gated`: rows of W alternate
-    gate and up, and Y = activation(gate) * up has n / 2 columns.
+    gate and up, and Y = activation(gate) * up has n / 2 columns; `residual`: forward takes what is added last.
+    `permutation`: column j of the packed weight is column permutation[j] of the model's (GPTQ's act-order); X is gathered.
     """
 
-    def __init__(self, n, k, format, bias=False, *, activation="none", gated=False, dtype=torch.bfloat16, device=None):
+    def __init__(self, n, k, format, bias=False, *, activation="none", gated=False, residual=False, dtype=torch.bfloat16,
+                 device=None):  # fmt: skip
         super().__init__()
         f = as_format(format)
         if dtype not in _SCALES:
             raise TypeError(f"dtype is {dtype}: allowed are torch.bfloat16 and torch.float16")
         self.in_features, self.out_features, self.dtype = k, n, dtype
-        self.activation, self.gated = activation, gated
+        self.activation, self.gated, self.residual = activation, gated, residual
         default_scale = "fp16" if f.scale_levels == 2 else _SCALES[dtype]
         self.format = dataclasses.replace(f, scale=f.scale or default_scale)
         packing.check_format(self.format)
@@ -44,17 +46,24 @@ class QuantizedLinear(nn.Module):
         self.register_buffer("zeros", plane(sizes.zero_bytes))
         self.register_buffer("steps", plane(sizes.step_bytes))
         self.register_buffer("bias", torch.empty(n, dtype=dtype, device=device) if bias else None)
+        self.register_buffer("permutation", None)
 
     @classmethod
-    def from_canonical(cls, canonical, bias=None, *, dtype=torch.bfloat16, **epilogue):
-        """From packing.Canonical with PyTorch tensors, on their device."""
-        device = canonical.codes.device
+    def from_canonical(cls, canonical, bias=None, *, dtype=torch.bfloat16, device=None, permutation=None, **epilogue):
+        """From packing.Canonical; `device`: where the tensors are, the CPU for NumPy's, unless it is given."""
+        if device is None:
+            device = getattr(canonical.codes, "device", "cpu") if torch.is_tensor(canonical.codes) else "cpu"
         f = canonical.format
         made = cls(canonical.n, canonical.k, f, bias is not None, dtype=dtype, device=device, **epilogue)
         packed = packing.pack(canonical)
-        made.weights, made.scales, made.zeros, made.steps = packed.weights, packed.scales, packed.zeros, packed.steps
+        for name in ("weights", "scales", "zeros", "steps"):
+            plane = getattr(packed, name)
+            if plane is not None:
+                setattr(made, name, torch.as_tensor(plane, device=device))
         if bias is not None:
-            made.bias = bias.detach().to(dtype).contiguous()
+            made.bias = torch.as_tensor(bias, device=device).detach().to(dtype).contiguous()
+        if permutation is not None:
+            made.permutation = torch.as_tensor(permutation, device=device).long()
         return made
 
     @classmethod
@@ -73,7 +82,8 @@ class QuantizedLinear(nn.Module):
         read the file once for all layers."""
         p = layer.problem
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[p.act]
-        made = cls(p.n, p.k, p.format, p.bias, activation=p.activation, gated=p.gated, dtype=dtype, device=device)
+        epilogue = {"activation": p.activation, "gated": p.gated, "residual": p.residual}
+        made = cls(p.n, p.k, p.format, p.bias, **epilogue, dtype=dtype, device=device)
         for name, data in opened.planes(layer, weights).items():
             plane = getattr(made, name)
             plane.view(torch.uint8).copy_(torch.from_numpy(data.copy()).view(plane.view(torch.uint8).shape))
@@ -81,16 +91,24 @@ class QuantizedLinear(nn.Module):
 
     @property
     def problem(self):
-        """Its Problem; one that adds a residual is another."""
+        """Its Problem."""
         call = (self.out_features, self.in_features, str(self.format), self.dtype, self.bias is not None)
-        return problem_of(*call, self.activation, self.gated)
+        return problem_of(*call, self.activation, self.gated, self.residual)
 
     def dequantized_weight(self):
-        """float32 [N, K]."""
+        """float32 [N, K], columns as in the model's weight."""
         shape = (self.format, self.out_features, self.in_features)
-        return packing.dequantize(packing.unpack(packing.Packed(*shape, self.weights, self.scales, self.zeros, self.steps)))
+        packed = packing.Packed(*shape, self.weights, self.scales, self.zeros, self.steps)
+        weight = packing.dequantize(packing.unpack(packed))
+        if self.permutation is None:
+            return weight
+        return torch.empty_like(weight).index_copy_(1, self.permutation, weight)
 
     def forward(self, x, residual=None):
+        if (residual is not None) != self.residual:
+            raise ValueError(f"a residual is {'missing' if self.residual else 'given'}: the layer is made for the other case")
+        if self.permutation is not None:
+            x = x.index_select(-1, self.permutation)
         return linear(
             x, self.weights, self.scales, self.zeros, self.steps, self.bias, residual, self.out_features,
             str(self.format), self.activation, self.gated,
@@ -100,7 +118,8 @@ class QuantizedLinear(nn.Module):
         words = f"in_features={self.in_features}, out_features={self.out_features}, format={self.format}"
         words += f", bias={self.bias is not None}"
         words += f", activation={self.activation}" if self.activation != "none" else ""
-        return words + (", gated=True" if self.gated else "")
+        words += ", gated=True" if self.gated else ""
+        return words + (", residual=True" if self.residual else "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +166,32 @@ def quantize_(model, client=None, *, format="int4-g128", m=LADDER, include=None,
     if client is not None and chosen:
         results = tune(model, client, m=m, effort=effort, target=target, progress=progress)
     return QuantizeReport([name for name, _ in chosen], skipped, results)
+
+
+def load_checkpoint_(model, checkpoint, client=None, *, m=LADDER, effort="balanced", target="", progress=None):
+    """Puts the layers of a quantized checkpoint (qgemm.importers.open_checkpoint) in the place of the model's nn.Linear of
+    the same names, and tunes them as quantize_ does. Types, devices and biases stay the model's; what else a checkpoint
+    holds (embeddings, norms, biases) is loaded as for any model. Returns a QuantizeReport; ValueError names a layer that
+    the model lacks or has in another shape."""
+    modules, replaced = dict(model.named_modules()), []
+    for name in checkpoint.layers():
+        module = modules.get(name)
+        if not isinstance(module, nn.Linear):
+            raise ValueError(f"the checkpoint has a layer {name}: the model has no nn.Linear of this name")
+        weights = checkpoint.read(name)
+        if (weights.n, weights.k) != (module.out_features, module.in_features):
+            raise ValueError(f"{name} is {weights.n}x{weights.k}: the model's is {module.out_features}x{module.in_features}")
+        made = QuantizedLinear.from_canonical(
+            weights.canonical(), module.bias, dtype=module.weight.dtype, device=module.weight.device,
+            permutation=weights.permutation,
+        )  # fmt: skip
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, made.train(module.training))
+        replaced.append(name)
+    results = None
+    if client is not None and replaced:
+        results = tune(model, client, m=m, effort=effort, target=target, progress=progress)
+    return QuantizeReport(replaced, {}, results)
 
 
 def _matches(pattern, name, module):
@@ -221,6 +266,8 @@ def save_bundle(path, model, *, weights=True, method="main"):
     layers, tensors = [], {}
     for name, module in model.named_modules():
         if isinstance(module, QuantizedLinear):
+            if weights and module.permutation is not None:
+                raise ValueError(f"{name} gathers its activations (act-order), which a bundle cannot say: weights=False")
             layers.append(KERNELS.layer(name or "main", module.problem, (name or "main") if weights else ""))
             if weights:
                 tensors.update(_plane_tensors(name or "main", module))
