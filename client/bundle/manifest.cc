@@ -212,13 +212,13 @@ absl::StatusOr<BundleMethod> ParseMethod(absl::string_view text) {
     QGEMM_ASSIGN_OR_RETURN(BundleLayer read, LayerFromJson(layer, where));
     method.layers.push_back(std::move(read));
   }
-  if (const absl::Status valid = ValidateMethod(method); !valid.ok()) {
+  if (const absl::Status valid = CheckMethod(method); !valid.ok()) {
     return absl::DataLossError(valid.message());
   }
   return method;
 }
 
-absl::Status ValidateMethod(const BundleMethod& method) {
+absl::Status CheckMethod(const BundleMethod& method) {
   if (method.name.empty() || method.name.size() > 64 || method.name[0] == '.' ||
       method.name.find_first_not_of(kNameLetters) != std::string::npos) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -247,10 +247,21 @@ absl::Status ValidateMethod(const BundleMethod& method) {
       }
       continue;
     }
+    if (layer.picks.empty()) return invalid("it has no picks");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateMethod(const BundleMethod& method) {
+  QGEMM_RETURN_IF_ERROR(CheckMethod(method));
+  if (method.static_m > 0) return absl::OkStatus();
+  for (const BundleLayer& layer : method.layers) {
     for (const int bucket : BucketLadder()) {
       const auto serves = [bucket](const BundlePick& pick) { return pick.m_bucket == bucket; };
       if (std::none_of(layer.picks.begin(), layer.picks.end(), serves)) {
-        return invalid(absl::StrCat("a dynamic M needs every bucket, and ", bucket, " is missing"));
+        return absl::InvalidArgumentError(absl::StrCat("method ", method.name, ", layer ", layer.name,
+                                                       ": a dynamic M needs every bucket, and ", bucket,
+                                                       " is missing"));
       }
     }
   }

@@ -88,8 +88,11 @@ std::string MethodText(const BundleMethod& method);
 [[nodiscard]] absl::StatusOr<BundleManifest> ParseManifest(absl::string_view text);
 [[nodiscard]] absl::StatusOr<BundleMethod> ParseMethod(absl::string_view text);
 
-// InvalidArgument: a name that cannot be a file's, a layer without picks, a static method with more than one
-// pick a layer, a dynamic one without every bucket.
+// InvalidArgument: a name that cannot be a file's, a layer without picks or with picks out of order, a static
+// method with another pick than its one. What a reader accepts: a dynamic method of some buckets serves no M
+// above them.
+[[nodiscard]] absl::Status CheckMethod(const BundleMethod& method);
+// And what BundleWriter asks for: a dynamic method has every bucket.
 [[nodiscard]] absl::Status ValidateMethod(const BundleMethod& method);
 
 }  // namespace qgemm

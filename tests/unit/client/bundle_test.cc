@@ -150,6 +150,16 @@ TEST(ValidateMethod, NamesTheBucketThatADynamicMethodLacks) {
   }
 }
 
+TEST(ParseMethod, ReadsADynamicMethodOfSomeBuckets) {
+  BundleMethod method = SampleMethod("some", 0, "");
+  method.layers[0].picks.resize(4);
+  const auto read = ParseMethod(MethodText(method));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->layers[0].picks.size(), 4);
+  method.layers[0].picks.clear();
+  EXPECT_TRUE(absl::IsDataLoss(ParseMethod(MethodText(method)).status()));
+}
+
 TEST(LaunchSpecJson, ComesBackAsItWas) {
   for (const char* config : {kMmaConfig, kWgmmaConfig}) {
     Problem problem = SampleProblem();
