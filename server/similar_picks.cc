@@ -66,7 +66,7 @@ absl::StatusOr<std::shared_ptr<const SimilarPicks::Snapshot>> SimilarPicks::Read
     std::optional<ShapeHint> hint = HintOf(record.pick());
     if (!hint.has_value()) return true;
     snapshot->records.push_back(record);
-    snapshot->hints.push_back(*std::move(hint));
+    snapshot->hints.push_back(*hint);
     return true;
   }));
   snapshot_ = std::move(snapshot);

@@ -188,6 +188,7 @@ absl::StatusOr<v1::ExplainResponse> Tuner::Explain(const v1::ExplainRequest& req
                    [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
 
   std::vector<std::string> quarantine_keys;
+  quarantine_keys.reserve(config_by_quarantine.size());
   for (const auto& [key, config] : config_by_quarantine) quarantine_keys.push_back(key);
   QGEMM_ASSIGN_OR_RETURN(const auto quarantined, store_.GetTimings(quarantine_keys));
   for (size_t i = 0; i < quarantined.size(); ++i) {

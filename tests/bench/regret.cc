@@ -26,6 +26,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -415,8 +416,9 @@ absl::Status RunAll(const Options& options, Spawner& spawner, Spinners& spinners
   if (busy.ok() && options.busy_runs > 0) {
     MemoryStore fresh;
     busy = CopyKernels(bench.first_store(), fresh);
-    if (busy.ok())
+    if (busy.ok()) {
       busy = tune("busy host, event-timed", v1::EFFORT_BALANCED, fresh, true, 0.25 * watch.left());
+    }
   }
   spinners.Pause();
   QGEMM_RETURN_IF_ERROR(busy);
@@ -452,7 +454,7 @@ absl::Status RunAll(const Options& options, Spawner& spawner, Spinners& spinners
   Regrets busy_all;
   int busy_count = 0;
   for (const Run& run : runs) {
-    if (run.name.rfind("busy host ", 0) != 0 || run.name.find("event") != std::string::npos) continue;
+    if (!absl::StartsWith(run.name, "busy host ")) continue;
     const Regrets& one = regrets[run.name];
     busy_all.sum += one.sum;
     busy_all.count += one.count;
