@@ -1,12 +1,16 @@
 #include "client/qgemm/client.h"
 
 #include <grpcpp/grpcpp.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdlib>
 #include <set>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "base/mutex.h"
@@ -24,6 +28,8 @@ namespace {
 constexpr int kMaxReceiveBytes = 64 << 20;
 // A cubin is some 100 KB; what announces more than this is no kernel.
 constexpr int64_t kMaxKernelBytes = 256 << 20;
+
+constexpr size_t kMaxClientIdBytes = 128;
 
 // Longer than the daemon's shortest allowed interval (server/daemon.cc).
 constexpr int kPingIntervalMs = 20'000;
@@ -60,6 +66,11 @@ class GrpcClient final : public Client {
   absl::StatusOr<v1::WarmEvent> Warm(const v1::WarmRequest& request,
                                      absl::FunctionRef<void(const v1::WarmEvent&)> on_event) override;
   absl::StatusOr<v1::ExplainResponse> Explain(const v1::ExplainRequest& request) override;
+  absl::StatusOr<std::string> TuneDetached(const v1::TuneRequest& request) override;
+  absl::StatusOr<v1::TuneSummary> WatchJob(const std::string& job_id,
+                                           absl::FunctionRef<void(const v1::TuneEvent&)> on_event) override;
+  absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request) override;
+  absl::StatusOr<v1::Job> CancelJob(const std::string& job_id) override;
   absl::StatusOr<v1::LookupResponse> Lookup(const v1::LookupRequest& request) override;
   absl::StatusOr<Kernel> GetKernel(const std::string& sha256) override;
   absl::StatusOr<std::string> GetPtx(const std::string& sha256) override;
@@ -80,6 +91,8 @@ class GrpcClient final : public Client {
   absl::StatusOr<v1::CompareSourceSummary> CompareSource(
       const v1::CompareSourceRequest& request,
       absl::FunctionRef<void(const v1::CompareSourceEvent&)> on_event) override;
+  absl::Status PauseDevice() override;
+  absl::Status ResumeDevice() override;
   void Cancel() override;
   std::unique_ptr<Client> Derive(const ClientOptions& options) override;
   const ClientOptions& options() const override { return options_; }
@@ -91,6 +104,7 @@ class GrpcClient final : public Client {
     Call(GrpcClient& client, absl::Duration timeout) : Call(client, absl::Now() + timeout) {}
     Call(GrpcClient& client, absl::Time deadline) : client_(client) {
       if (deadline != absl::InfiniteFuture()) context_.set_deadline(absl::ToChronoTime(deadline));
+      context_.AddMetadata("client_id", client_.options_.client_id);
       MutexLock lock(client_.mu_);
       cancelled_ = client_.cancelled_;
       client_.running_.insert(&context_);
@@ -126,6 +140,8 @@ class GrpcClient final : public Client {
   absl::Status WaitForConnection(std::chrono::system_clock::time_point deadline);
   absl::Status Unreachable(absl::string_view what) const;
   absl::Status FromGrpc(const grpc::Status& status) const;
+  absl::StatusOr<v1::TuneSummary> ReadEvents(grpc::ClientReaderInterface<v1::TuneEvent>& reader,
+                                             absl::FunctionRef<void(const v1::TuneEvent&)> on_event);
   // The streamed bytes of a kernel; they are complete, `info` is the kernel's.
   absl::StatusOr<std::string> ReadKernel(const std::string& sha256, bool ptx, v1::KernelInfo& info);
   // One attempt of each call.
@@ -238,18 +254,23 @@ absl::StatusOr<v1::TuneSummary> GrpcClient::TuneOnce(absl::Time deadline, const 
                                                      absl::FunctionRef<void(const v1::TuneEvent&)> on_event) {
   Call call(*this, deadline);
   QGEMM_RETURN_IF_ERROR(call.Start());
-  const auto reader = tuner_->Tune(call.context(), request);
+  return ReadEvents(*tuner_->Tune(call.context(), request), on_event);
+}
+
+absl::StatusOr<v1::TuneSummary> GrpcClient::ReadEvents(
+    grpc::ClientReaderInterface<v1::TuneEvent>& reader,
+    absl::FunctionRef<void(const v1::TuneEvent&)> on_event) {
   bool has_summary = false;
   v1::TuneSummary summary;
-  for (v1::TuneEvent event; reader->Read(&event);) {
+  for (v1::TuneEvent event; reader.Read(&event);) {
     if (event.has_summary()) {
       has_summary = true;
       summary = event.summary();
     }
     on_event(event);
   }
-  QGEMM_RETURN_IF_ERROR(FromGrpc(reader->Finish()));
-  if (!has_summary) return absl::InternalError("the daemon ended Tune without a summary");
+  QGEMM_RETURN_IF_ERROR(FromGrpc(reader.Finish()));
+  if (!has_summary) return absl::InternalError("the daemon ended the stream without a summary");
   return summary;
 }
 
@@ -282,6 +303,55 @@ absl::StatusOr<v1::ExplainResponse> GrpcClient::Explain(const v1::ExplainRequest
   v1::ExplainResponse response;
   QGEMM_RETURN_IF_ERROR(FromGrpc(cache_->Explain(call.context(), request, &response)));
   return response;
+}
+
+absl::StatusOr<std::string> GrpcClient::TuneDetached(const v1::TuneRequest& request) {
+  Call call(*this, options_.call_timeout);
+  QGEMM_RETURN_IF_ERROR(call.Start());
+  v1::TuneRequest detached = request;
+  detached.set_detach(true);
+  const auto reader = tuner_->Tune(call.context(), detached);
+  std::string job_id;
+  for (v1::TuneEvent event; reader->Read(&event);) {
+    if (event.has_accepted()) {
+      job_id = event.accepted().job_id();
+    } else {
+      // An older daemon, which would tune for as long as this call stands.
+      call.context()->TryCancel();
+      return absl::UnimplementedError(
+          absl::StrCat("qgemmd at ", options_.server, " does not know detached jobs: it is too old"));
+    }
+  }
+  QGEMM_RETURN_IF_ERROR(FromGrpc(reader->Finish()));
+  if (job_id.empty()) return absl::InternalError("the daemon accepted the request without naming a job");
+  return job_id;
+}
+
+absl::StatusOr<v1::TuneSummary> GrpcClient::WatchJob(const std::string& job_id,
+                                                     absl::FunctionRef<void(const v1::TuneEvent&)> on_event) {
+  Call call(*this, options_.tune_timeout);
+  QGEMM_RETURN_IF_ERROR(call.Start());
+  v1::WatchJobRequest request;
+  request.set_job_id(job_id);
+  return ReadEvents(*tuner_->WatchJob(call.context(), request), on_event);
+}
+
+absl::StatusOr<v1::ListJobsResponse> GrpcClient::ListJobs(const v1::ListJobsRequest& request) {
+  Call call(*this, options_.call_timeout);
+  QGEMM_RETURN_IF_ERROR(call.Start());
+  v1::ListJobsResponse response;
+  QGEMM_RETURN_IF_ERROR(FromGrpc(tuner_->ListJobs(call.context(), request, &response)));
+  return response;
+}
+
+absl::StatusOr<v1::Job> GrpcClient::CancelJob(const std::string& job_id) {
+  Call call(*this, options_.call_timeout);
+  QGEMM_RETURN_IF_ERROR(call.Start());
+  v1::CancelJobRequest request;
+  request.set_job_id(job_id);
+  v1::CancelJobResponse response;
+  QGEMM_RETURN_IF_ERROR(FromGrpc(tuner_->CancelJob(call.context(), request, &response)));
+  return response.job();
 }
 
 absl::StatusOr<v1::LookupResponse> GrpcClient::Lookup(const v1::LookupRequest& request) {
@@ -501,6 +571,20 @@ absl::StatusOr<v1::CompareSourceSummary> GrpcClient::CompareSource(
   return summary;
 }
 
+absl::Status GrpcClient::PauseDevice() {
+  Call call(*this, options_.call_timeout);
+  QGEMM_RETURN_IF_ERROR(call.Start());
+  v1::PauseResponse response;
+  return FromGrpc(device_->Pause(call.context(), v1::PauseRequest(), &response));
+}
+
+absl::Status GrpcClient::ResumeDevice() {
+  Call call(*this, options_.call_timeout);
+  QGEMM_RETURN_IF_ERROR(call.Start());
+  v1::ResumeResponse response;
+  return FromGrpc(device_->Resume(call.context(), v1::ResumeRequest(), &response));
+}
+
 void GrpcClient::Cancel() {
   MutexLock lock(mu_);
   cancelled_ = true;
@@ -520,10 +604,32 @@ std::unique_ptr<Client> GrpcClient::Derive(const ClientOptions& options) {
 
 absl::string_view ClientVersion() { return QGEMM_VERSION; }
 
+std::string DefaultClientId() {
+  if (const char* name = std::getenv("QGEMM_CLIENT_ID"); name != nullptr && *name != '\0') return name;
+  std::array<char, 256> host{};
+  if (gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
+  const char* user = std::getenv("USER");
+  std::string id = absl::StrCat(user != nullptr && *user != '\0' ? user : absl::StrCat("uid-", geteuid()),
+                                "@", host.data());
+  // Whatever the environment holds makes an id, if an odd one.
+  std::replace_if(
+      id.begin(), id.end(), [](char c) { return c < 0x20 || c > 0x7e; }, '?');
+  id.resize(std::min(id.size(), kMaxClientIdBytes));
+  return id;
+}
+
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& options) {
   ClientOptions resolved = options;
   if (resolved.server.empty()) resolved.server = DefaultServerAddress();
   QGEMM_RETURN_IF_ERROR(ValidateServerAddress(resolved.server));
+  if (resolved.client_id.empty()) resolved.client_id = DefaultClientId();
+  const bool printable = std::all_of(resolved.client_id.begin(), resolved.client_id.end(),
+                                     [](char c) { return c >= 0x20 && c <= 0x7e; });
+  if (!printable || resolved.client_id.size() > kMaxClientIdBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("client id \"", absl::CEscape(resolved.client_id),
+                                                   "\" is not allowed: use at most ", kMaxClientIdBytes,
+                                                   " printable ASCII characters"));
+  }
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxReceiveBytes);
   // A daemon is addressed directly: the host's http_proxy is for other traffic.

@@ -4,7 +4,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,7 +16,11 @@ namespace qgemm {
 namespace {
 
 constexpr int kMaxDeathsPerJob = 2;
-constexpr auto kCancelPatience = std::chrono::seconds(1);
+// Deaths by somebody else's hand count separately: they are not the kernel's doing, but a machine that is
+// short of memory kills like this each time.
+constexpr int kMaxKillsPerJob = 5;
+// A running compile that nobody wants is gone within a second, what notices that included.
+constexpr auto kCancelPatience = std::chrono::milliseconds(500);
 // How often an idle worker is looked at: one that died is found by then even if nothing is compiled.
 constexpr auto kIdleCheckInterval = std::chrono::seconds(1);
 
@@ -38,13 +41,14 @@ struct CompilePool::Job {
 
   CompileTask task;
   Done done;
-  uint64_t sequence = 0;
 
+  std::vector<Flow> flows;
   State state = State::kQueued;
   bool cancelled = false;
   TimePoint cancelled_at;
   std::thread::id caller;  // in kCalling
   int deaths = 0;          // of workers that compiled it
+  int kills = 0;           // of them, by somebody else
 };
 
 // What the slots, the tickets and the pool's own methods share.
@@ -57,12 +61,10 @@ class CompilePool::Shared {
 
   void PushLocked(JobPtr job) QGEMM_REQUIRES(mu) {
     job->state = Job::State::kQueued;
-    const std::pair<int, uint64_t> position(-job->task.priority, job->sequence);
-    queue[position] = std::move(job);
+    for (const Flow& flow : job->flows) queue.Push(flow, job);
   }
   JobPtr PopLocked() QGEMM_REQUIRES(mu) {
-    JobPtr job = std::move(queue.begin()->second);
-    queue.erase(queue.begin());
+    JobPtr job = queue.Take()->item;
     job->state = Job::State::kRunning;
     return job;
   }
@@ -99,7 +101,7 @@ class CompilePool::Shared {
     MutexLock lock(mu);
     switch (job->state) {
       case Job::State::kQueued:
-        queue.erase({-job->task.priority, job->sequence});
+        queue.Remove(job);
         job->state = Job::State::kDone;
         job->cancelled = true;
         break;
@@ -114,6 +116,18 @@ class CompilePool::Shared {
       case Job::State::kDone:
         break;
     }
+  }
+
+  void AlsoFor(const JobPtr& job, const Flow& flow) QGEMM_EXCLUDES(mu) {
+    MutexLock lock(mu);
+    if (job->state != Job::State::kQueued || job->cancelled) return;
+    const bool known = std::any_of(job->flows.begin(), job->flows.end(), [&](const Flow& other) {
+      return other.client == flow.client && other.work_class == flow.work_class &&
+             other.priority >= flow.priority;
+    });
+    if (known) return;
+    job->flows.push_back(flow);
+    queue.Push(flow, job);
   }
 
   bool IsStopping() QGEMM_EXCLUDES(mu) {
@@ -132,10 +146,9 @@ class CompilePool::Shared {
   const CompilePoolOptions options;
 
   Mutex mu;
-  CondVar changed;                                                        // anything below but a job's state
-  CondVar called;                                                         // a job left kCalling
-  std::map<std::pair<int, uint64_t>, JobPtr> queue QGEMM_GUARDED_BY(mu);  // by priority, then arrival
-  uint64_t next_sequence QGEMM_GUARDED_BY(mu) = 0;
+  CondVar changed;  // anything below but a job's state
+  CondVar called;   // a job left kCalling
+  FairQueue<JobPtr> queue QGEMM_GUARDED_BY(mu);
   bool stopping QGEMM_GUARDED_BY(mu) = false;
   int starting QGEMM_GUARDED_BY(mu) = 0;  // workers started that have not said hello
   int busy QGEMM_GUARDED_BY(mu) = 0;      // workers that compile
@@ -152,6 +165,7 @@ class CompilePool::Ticket : public CompileTicket {
       : shared_(std::move(shared)), job_(std::move(job)) {}
   ~Ticket() override { shared_->Cancel(job_); }
   void Cancel() override { shared_->Cancel(job_); }
+  void AlsoFor(const Flow& flow) override { shared_->AlsoFor(job_, flow); }
 
  private:
   const std::shared_ptr<Shared> shared_;
@@ -288,14 +302,7 @@ class CompilePool::Slot {
       job_ = job;
       return;
     }
-    internal::CompileRequest request;
-    request.set_id(++last_id_);
-    request.set_source(job->task.source.text);
-    request.set_name(job->task.source.name);
-    request.set_entry(job->task.source.entry);
-    request.set_arch(job->task.arch);
-    request.mutable_options()->Assign(job->task.source.options.begin(), job->task.source.options.end());
-    request.set_want_ptx(job->task.want_ptx);
+    const internal::CompileRequest request = MakeCompileRequest(job->task, ++last_id_);
     auto reply = worker_->Compile(request, RealClock().Now() + options.compile_limit,
                                   [this, &job] { return shared_.GivenUp(*job); });
     WorkerIsIdle();
@@ -322,6 +329,16 @@ class CompilePool::Slot {
       return;
     }
     WorkerDied(failure.ToString());
+    if (absl::IsAborted(failure)) {
+      if (++job->kills < kMaxKillsPerJob) {
+        start_again_at_ =
+            shared_.clock->Now() + Backoff(job->kills, options.first_backoff, options.last_crash_backoff);
+        job_ = job;
+        return;
+      }
+      failure = absl::InternalError(absl::StrCat(failure.message(), ", for the ", job->kills, "th time"));
+      job->deaths = kMaxDeathsPerJob;
+    }
     if (absl::IsInternal(failure)) {
       ++crashes_;
       // The first crash costs no wait.
@@ -386,6 +403,18 @@ class CompilePool::Slot {
   absl::Status refusal_;
 };
 
+internal::CompileRequest MakeCompileRequest(const CompileTask& task, uint64_t id) {
+  internal::CompileRequest request;
+  request.set_id(id);
+  request.set_source(task.source.text);
+  request.set_name(task.source.name);
+  request.set_entry(task.source.entry);
+  request.set_arch(task.arch);
+  request.mutable_options()->Assign(task.source.options.begin(), task.source.options.end());
+  request.set_want_ptx(task.want_ptx);
+  return request;
+}
+
 SpawnOptions CompileWorkerProgram(const std::string& path) {
   SpawnOptions program;
   program.path = path;
@@ -426,12 +455,12 @@ CompilePool::~CompilePool() {
 
 std::unique_ptr<CompileTicket> CompilePool::Compile(CompileTask task, Done done) {
   auto job = std::make_shared<Job>();
+  job->flows.push_back(task.flow);
   job->task = std::move(task);
   job->done = std::move(done);
   {
     MutexLock lock(shared_->mu);
     QGEMM_CHECK(!shared_->stopping);
-    job->sequence = shared_->next_sequence++;
     shared_->PushLocked(job);
   }
   shared_->changed.NotifyAll();

@@ -32,17 +32,21 @@ struct CompilePoolOptions {
 // and the first to go when memory is short.
 SpawnOptions CompileWorkerProgram(const std::string& path);
 
-// A Compiler over worker processes: one queue (higher priority first, then the order of arrival), each worker
+// The task as a worker is told it.
+internal::CompileRequest MakeCompileRequest(const CompileTask& task, uint64_t id);
+
+// A Compiler over worker processes: one queue, fair between clients (FairQueue), each worker
 // takes the next task when it is free. The first worker is started at once, the others when there is work for
 // them.
 //
 // A task whose worker dies is tried once more on a fresh worker, then fails with how it died; no other task
-// is touched. While no worker can be started every task fails with Unavailable and the reason; starting is
-// tried again with growing waits, and the first success ends that state.
+// is touched. A worker that somebody else killed (SIGKILL, SIGTERM) does not count so: the task is tried four
+// more times, with growing waits. While no worker can be started every task fails with Unavailable and the
+// reason; starting is tried again with growing waits, and the first success ends that state.
 //
 // Thread-safe. Callbacks run on the pool's threads, without its lock. Cancel() of a task whose callback is
 // running waits for it (but not on the callback's own thread): do not hold a lock then that the callback
-// takes. A running compile that was cancelled is killed unless it ends within a second.
+// takes. A running compile that was cancelled is killed unless it ends within half a second.
 class CompilePool : public Compiler {
  public:
   struct Stats {

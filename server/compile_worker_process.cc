@@ -1,6 +1,7 @@
 #include "server/compile_worker_process.h"
 
 #include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -65,8 +66,10 @@ absl::StatusOr<internal::CompileReply> CompileWorkerProcess::Compile(const inter
                                      absl::IsCancelled(read) ? " was withdrawn" : " took too long"));
   }
   if (!read.ok()) {
-    return absl::InternalError(
-        absl::StrCat("the compile worker ", EndAndDescribe(read), " while compiling ", request.name()));
+    bool from_outside = false;
+    const std::string how = EndAndDescribe(read, &from_outside);
+    return absl::Status(from_outside ? absl::StatusCode::kAborted : absl::StatusCode::kInternal,
+                        absl::StrCat("the compile worker ", how, " while compiling ", request.name()));
   }
   if (reply.id() != request.id()) {
     child_->KillGroup();
@@ -86,13 +89,16 @@ absl::Status CompileWorkerProcess::Read(google::protobuf::MessageLite* message, 
   }
 }
 
-std::string CompileWorkerProcess::EndAndDescribe(const absl::Status& stream_error) {
+std::string CompileWorkerProcess::EndAndDescribe(const absl::Status& stream_error, bool* from_outside) {
   // Nonsense on the channel comes from a process that may well run on.
   const bool closed = absl::IsUnavailable(stream_error);
   auto ended = child_->Wait(RealClock().Now() + (closed ? Duration(kExitPatience) : Duration::zero()));
   if (!ended.ok()) {
     child_->KillGroup();
     return absl::StrCat("broke its channel (", stream_error.message(), ")");
+  }
+  if (from_outside != nullptr) {
+    *from_outside = ended->signaled && (ended->signal == SIGKILL || ended->signal == SIGTERM);
   }
   if (ended->signaled) return absl::StrCat("was ", ended->Describe());
   return absl::StrCat("ended with ", ended->Describe());

@@ -32,8 +32,10 @@ class CompileWorkerProcess {
   const internal::WorkerHello& hello() const { return hello_; }
 
   // Compiles one kernel. The reply may hold a compiler's error. InvalidArgument: the source is too long for a
-  // frame. DeadlineExceeded: not done at `deadline`; Internal: the worker died or sent nonsense; Cancelled:
-  // `give_up` said so. After any of these three the worker is dead.
+  // frame. DeadlineExceeded: not done at `deadline`; Internal: the worker died or sent nonsense; Aborted: it
+  // was ended by a SIGKILL or SIGTERM that nobody here sent, which says nothing about the kernel (but may be
+  // the kernel of the system that is short of memory); Cancelled: `give_up` said so. After any of these four
+  // the worker is dead.
   absl::StatusOr<internal::CompileReply> Compile(const internal::CompileRequest& request, TimePoint deadline,
                                                  const GiveUp& give_up);
 
@@ -50,8 +52,8 @@ class CompileWorkerProcess {
   // Reads a frame; DeadlineExceeded, Cancelled, or the stream's own error.
   absl::Status Read(google::protobuf::MessageLite* message, TimePoint deadline, const GiveUp& give_up);
   // Makes sure that the process has ended and tells, as one clause, how it ended: "was killed by signal 11
-  // (...)".
-  std::string EndAndDescribe(const absl::Status& stream_error);
+  // (...)". `from_outside`, if not null: whether somebody else ended it.
+  std::string EndAndDescribe(const absl::Status& stream_error, bool* from_outside = nullptr);
 
   const std::unique_ptr<ChildProcess> child_;
   FramedStream channel_;

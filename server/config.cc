@@ -55,13 +55,32 @@ absl::Status CheckNumber(const NumberKey& key, int64_t value) {
       absl::StrCat(key.name, " is ", value, "; allowed: 0 (", key.zero, ") .. ", key.most));
 }
 
+// The whole numbers that SIGHUP may change, in the order in which they are printed.
+struct LimitKey {
+  absl::string_view name;
+  int64_t Config::*field;
+  int64_t least;
+  int64_t most;
+};
+constexpr LimitKey kLimitKeys[] = {
+    {"queue_per_client", &Config::queue_per_client, 1, 100'000'000},
+    {"queue_total", &Config::queue_total, 1, 100'000'000},
+    {"calls_per_client", &Config::calls_per_client, 1, 10'000},
+    {"job_history", &Config::job_history, 0, 1'000'000},
+    {"job_history_days", &Config::job_history_days, 0, 3650},
+    {"drain_seconds", &Config::drain_seconds, 0, 3600},
+    {"release_gpu_seconds", &Config::release_gpu_seconds, 0, 1'000'000},
+};
+
 std::string AllowedKeys() {
-  std::string numbers;
-  for (const NumberKey& key : kNumberKeys) absl::StrAppend(&numbers, key.name, ", ");
-  return absl::StrCat("listen, ", numbers,
-                      absl::StrJoin(kTextKeys, ", ", [](std::string* out, const TextKey& key) {
-                        absl::StrAppend(out, key.name);
-                      }));
+  const auto name = [](std::string* out, const auto& key) { absl::StrAppend(out, key.name); };
+  return absl::StrCat("listen, compile_in_process, ", absl::StrJoin(kNumberKeys, ", ", name), ", ",
+                      absl::StrJoin(kTextKeys, ", ", name), ", ", absl::StrJoin(kLimitKeys, ", ", name));
+}
+
+absl::Status OutOfRange(const LimitKey& key, int64_t value) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(key.name, " is ", value, "; allowed: ", key.least, " .. ", key.most));
 }
 
 absl::Status WrongType(const std::string& path, absl::string_view key, absl::string_view allowed) {
@@ -101,6 +120,19 @@ absl::Status SetKey(const std::string& path, absl::string_view key, const toml::
     const auto text = value.value_exact<std::string>();
     if (!text) return WrongType(path, key, "a string");
     config.*text_key.field = *text;
+    return absl::OkStatus();
+  }
+  if (key == "compile_in_process") {
+    const auto flag = value.value_exact<bool>();
+    if (!flag) return WrongType(path, key, "true or false");
+    config.compile_in_process = *flag;
+    return absl::OkStatus();
+  }
+  for (const LimitKey& limit_key : kLimitKeys) {
+    if (limit_key.name != key) continue;
+    const auto number = value.value_exact<int64_t>();
+    if (!number) return WrongType(path, key, "a whole number");
+    config.*limit_key.field = *number;
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(path, ": unknown key ", key, "; allowed: ", AllowedKeys()));
@@ -198,7 +230,26 @@ absl::StatusOr<Config> ResolveConfig(Config config, const Environment& environme
     return absl::InvalidArgumentError(absl::StrCat("cache_limit is \"", config.cache_limit,
                                                    "\"; allowed: 0 (none), or a size from 64MiB on"));
   }
+  for (const LimitKey& key : kLimitKeys) {
+    const int64_t value = config.*key.field;
+    if (value < key.least || value > key.most) return OutOfRange(key, value);
+  }
   return config;
+}
+
+std::vector<std::string> ApplyReloadable(const Config& from, Config& to) {
+  for (const LimitKey& key : kLimitKeys) to.*key.field = from.*key.field;
+  to.log_level = from.log_level;
+  std::vector<std::string> differing;
+  if (from.listen != to.listen) differing.emplace_back("listen");
+  for (const NumberKey& key : kNumberKeys) {
+    if (from.*key.field != to.*key.field) differing.emplace_back(key.name);
+  }
+  if (from.compile_in_process != to.compile_in_process) differing.emplace_back("compile_in_process");
+  for (const TextKey& key : kTextKeys) {
+    if (from.*key.field != to.*key.field) differing.emplace_back(key.name);
+  }
+  return differing;
 }
 
 std::string PrintConfig(const Config& config) {
@@ -212,6 +263,8 @@ std::string PrintConfig(const Config& config) {
   for (const NumberKey& key : kNumberKeys) {
     absl::StrAppend(&text, key.name, " = ", config.*key.field, "\n");
   }
+  absl::StrAppend(&text, "compile_in_process = ", config.compile_in_process ? "true" : "false", "\n");
+  for (const LimitKey& key : kLimitKeys) absl::StrAppend(&text, key.name, " = ", config.*key.field, "\n");
   return text;
 }
 

@@ -27,8 +27,17 @@ struct Config {
   int timing_max_age_days = 0;        // timings older than this are removed; 0: never
   std::string log_format = "text";
   std::string log_level = "info";
-  std::string compile_binary;          // empty: qgemm-compile beside this program
-  std::string time_binary;             // empty: qgemm-time beside this program
+  bool compile_in_process = false;  // compile inside the daemon while no worker can be started
+  std::string compile_binary;       // empty: qgemm-compile beside this program
+  std::string time_binary;          // empty: qgemm-time beside this program
+  // Read again at SIGHUP; all others need a restart.
+  int64_t queue_per_client = 32768;  // picks that one client may have unfinished
+  int64_t queue_total = 131072;      // and all clients together
+  int64_t calls_per_client = 256;    // calls of one client that wait for jobs
+  int64_t job_history = 1000;        // finished jobs remembered
+  int64_t job_history_days = 7;      // for this long at most
+  int64_t drain_seconds = 20;        // after SIGTERM, for jobs to finish; the others go on at the next start
+  int64_t release_gpu_seconds = 0;   // an idle GPU is given back after this long; 0: never
   std::string lock_dir = "/run/lock";  // where the pinned GPU's lock is; containers that share a GPU share it
 };
 
@@ -51,6 +60,9 @@ std::string DefaultDataDir(const Environment& environment);
 // Checks every value and fills in the defaults that depend on the environment. InvalidArgument names field,
 // value and what is allowed.
 [[nodiscard]] absl::StatusOr<Config> ResolveConfig(Config config, const Environment& environment);
+
+// Takes over what SIGHUP may change. Returns the names of other keys that differ: they need a restart.
+std::vector<std::string> ApplyReloadable(const Config& from, Config& to);
 
 // One "key = value" line per key, as the file would have it.
 std::string PrintConfig(const Config& config);

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/unique_fd.h"
+#include "spdlog/spdlog.h"
 
 namespace qgemm {
 namespace {
@@ -64,26 +65,38 @@ absl::StatusOr<FileLock> ClaimSocket(const std::string& path, const std::string&
   return lock;
 }
 
+TunerOptions WithNote(TunerOptions options, PausableGpu* gpu) {
+  if (gpu != nullptr) {
+    options.note = [gpu] {
+      return std::string(gpu->paused() ? "the GPU is paused: qgemmctl device resume" : "");
+    };
+  }
+  return options;
+}
+
 }  // namespace
 
-Daemon::Daemon(CacheStore& store, Compiler& compiler, Gpu* gpu, Clock& clock, TargetResolver targets,
+Daemon::Daemon(CacheStore& store, Compiler& compiler, PausableGpu* gpu, Clock& clock, TargetResolver targets,
                const DaemonOptions& options)
-    : gpu_sharer_(gpu != nullptr ? std::make_unique<GpuSharer>(*gpu) : nullptr),
+    : gpu_(gpu),
+      gpu_sharer_(gpu != nullptr ? std::make_unique<GpuSharer>(*gpu) : nullptr),
       tuner_gpu_(gpu != nullptr ? gpu_sharer_->NewUser() : nullptr),
       bench_gpu_(gpu != nullptr ? gpu_sharer_->NewUser() : nullptr),
       source_bench_(store, compiler, bench_gpu_.get(), clock, targets),
-      tuner_(store, compiler, tuner_gpu_.get(), clock, std::move(targets), options.tuner),
+      tuner_(store, compiler, tuner_gpu_.get(), clock, std::move(targets), WithNote(options.tuner, gpu)),
       tuner_service_(tuner_, store),
       cache_service_(tuner_, store, clock, options.data_dir, options.version),
-      device_service_(tuner_, compiler, options.version),
+      device_service_(tuner_, compiler, gpu, options.version),
       bench_service_(source_bench_) {}
 
 Daemon::~Daemon() = default;
 
-absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(CacheStore& store, Compiler& compiler, Gpu* gpu,
+absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(CacheStore& store, Compiler& compiler, PausableGpu* gpu,
                                                       Clock& clock, TargetResolver targets,
                                                       const DaemonOptions& options) {
   std::unique_ptr<Daemon> daemon(new Daemon(store, compiler, gpu, clock, std::move(targets), options));
+  const absl::Status journal = daemon->tuner_.OpenJournal();
+  if (!journal.ok()) spdlog::error("the journal of jobs cannot be read: {}", journal.ToString());
   QGEMM_RETURN_IF_ERROR(daemon->Listen(options));
   return daemon;
 }
@@ -141,11 +154,20 @@ absl::Status Daemon::UpdateHealth() {
   return toolchain;
 }
 
+void Daemon::Drain() {
+  if (grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService()) {
+    health->SetServingStatus(false);
+  }
+  tuner_.jobs().Drain();
+}
+
 void Daemon::Stop(std::chrono::milliseconds grace) {
   if (grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService()) health->Shutdown();
-  server_->Shutdown(std::chrono::system_clock::now() + grace);
+  // First those who wait for jobs: their calls would last as long as the jobs.
+  if (gpu_ != nullptr) gpu_->Stop();
   tuner_.Stop();
   source_bench_.Stop();
+  server_->Shutdown(std::chrono::system_clock::now() + grace);
   server_->Wait();
 }
 

@@ -18,6 +18,7 @@
 #include "server/gpu.h"
 #include "server/gpu_sharer.h"
 #include "server/listen_address.h"
+#include "server/pausable_gpu.h"
 #include "server/service.h"
 #include "server/source_bench.h"
 #include "server/tuner.h"
@@ -39,7 +40,7 @@ class Daemon {
   // FailedPrecondition: a socket is in use by another daemon (it is left alone) or its path is something
   // else's; Unavailable: an address cannot be listened on.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Daemon>> Start(CacheStore& store, Compiler& compiler,
-                                                                     Gpu* gpu, Clock& clock,
+                                                                     PausableGpu* gpu, Clock& clock,
                                                                      TargetResolver targets,
                                                                      const DaemonOptions& options);
   // Stop() must have been called.
@@ -53,15 +54,30 @@ class Daemon {
   // the caller.
   absl::Status UpdateHealth();
 
+  // To be called about once a second: deadlines, jobs that wait for something to come back, history.
+  void Tick() { tuner_.Tick(); }
+
+  // Gives the GPU back when nothing has used it for `idle`.
+  void ReleaseIdleGpu(Duration idle) {
+    if (gpu_ != nullptr) gpu_->ReleaseIfIdle(idle);
+  }
+
+  // New jobs are refused from here on, after health has said NOT_SERVING; lookups and accepted jobs go on.
+  void Drain();
+  // Jobs that have not ended and do not wait for something to come back.
+  int active_jobs() { return tuner_.jobs().active(); }
+  void SetLimits(const JobLimits& limits) { tuner_.jobs().SetLimits(limits); }
+
   // Accepts nothing new, lets running calls end within `grace`, then withdraws them.
   void Stop(std::chrono::milliseconds grace);
 
  private:
-  Daemon(CacheStore& store, Compiler& compiler, Gpu* gpu, Clock& clock, TargetResolver targets,
+  Daemon(CacheStore& store, Compiler& compiler, PausableGpu* gpu, Clock& clock, TargetResolver targets,
          const DaemonOptions& options);
 
   absl::Status Listen(const DaemonOptions& options);
 
+  PausableGpu* const gpu_;  // may be null
   // The tuner and the source bench share the GPU; all three are null without one.
   std::unique_ptr<GpuSharer> gpu_sharer_;
   std::unique_ptr<Gpu> tuner_gpu_;

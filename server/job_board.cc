@@ -20,32 +20,104 @@ bool KernelsReady(const PickJob& job) {
 }  // namespace
 
 JobBoard::Joined JobBoard::Join(const std::string& flight_key,
-                                const std::function<std::shared_ptr<PickJob>()>& make) {
-  MutexLock lock(mu_);
-  std::shared_ptr<PickJob>& entry = in_flight_[flight_key];
-  const bool created = entry == nullptr;
-  if (created) {
-    entry = make();
-    entry->shared.flight_key = flight_key;
-  }
-  ++entry->shared.waiters;
-  return {entry, created};
-}
-
-void JobBoard::Leave(const std::shared_ptr<PickJob>& job) {
+                                const std::function<std::shared_ptr<PickJob>()>& make, PickWaiter waiter) {
+  Joined joined;
+  std::function<void()> started;
+  std::vector<std::weak_ptr<Kernel>> compiling;
+  Flow flow;
   {
     MutexLock lock(mu_);
-    QGEMM_CHECK(job->shared.waiters > 0);
-    if (--job->shared.waiters > 0 || job->shared.done) return;
-    job->shared.abandoned = true;
+    std::shared_ptr<PickJob>& entry = in_flight_[flight_key];
+    joined.created = entry == nullptr;
+    if (joined.created) {
+      entry = make();
+      entry->shared.flight_key = flight_key;
+      entry->shared.to_plan = true;
+    }
+    joined.job = entry;
+    joined.waiter = next_waiter_++;
+    PickJob::Shared& shared = entry->shared;
+    if (shared.to_plan) to_plan_.Push(waiter.flow, entry);
+    if (!joined.created) compiling = shared.compiling;
+    flow = waiter.flow;
+    if (shared.queued) RunQueue(*entry).Push(waiter.flow, entry);
+    if (shared.started) started = std::exchange(waiter.started, nullptr);
+    shared.waiters.emplace(joined.waiter, std::move(waiter));
+    changed_.NotifyAll();
+  }
+  for (const std::weak_ptr<Kernel>& weak : compiling) {
+    if (const std::shared_ptr<Kernel> kernel = weak.lock()) kernel->AlsoFor(flow);
+  }
+  if (started) started();
+  return joined;
+}
+
+void JobBoard::Leave(const std::shared_ptr<PickJob>& job, uint64_t waiter) {
+  {
+    MutexLock lock(mu_);
+    PickJob::Shared& shared = job->shared;
+    const auto leaving = shared.waiters.find(waiter);
+    if (leaving == shared.waiters.end()) return;
+    const Flow flow = leaving->second.flow;
+    shared.waiters.erase(leaving);
+    if (!shared.waiters.empty()) {
+      const bool others = std::any_of(shared.waiters.begin(), shared.waiters.end(), [&](const auto& other) {
+        return other.second.flow.client == flow.client && other.second.flow.work_class == flow.work_class;
+      });
+      if (others) return;
+      if (shared.to_plan) to_plan_.RemoveFrom(flow, job);
+      if (shared.queued) RunQueue(*job).RemoveFrom(flow, job);
+      return;
+    }
+    shared.abandoned = true;
     FreeKeyLocked(*job);
     changed_.NotifyAll();
-    if (!job->shared.queued) return;  // its runner, or the planner in Queue, lets go of the kernels
-    job->shared.queued = false;
-    std::deque<std::shared_ptr<PickJob>>& queue = job->target.measured ? to_measure_ : to_predict_;
-    queue.erase(std::remove(queue.begin(), queue.end(), job), queue.end());
+    if (shared.to_plan) {
+      shared.to_plan = false;
+      to_plan_.Remove(job);
+      return;
+    }
+    if (!shared.queued) return;  // its planner (in Queue) or its runner lets go of the kernels
+    shared.queued = false;
+    RunQueue(*job).Remove(job);
+    EndWorkLocked(*job);
   }
   ReleaseKernels(*job);
+}
+
+std::vector<Flow> JobBoard::Flows(const PickJob& job) {
+  std::vector<Flow> flows;
+  MutexLock lock(mu_);
+  for (const auto& [number, waiter] : job.shared.waiters) flows.push_back(waiter.flow);
+  return flows;
+}
+
+std::shared_ptr<PickJob> JobBoard::TakeToPlanLocked() {
+  auto taken = to_plan_.Take(
+      [this](const std::string& client) QGEMM_NO_THREAD_SAFETY_ANALYSIS {
+        const auto found = in_work_.find(client);
+        return found == in_work_.end() || found->second < kPlannedPerClient;
+      },
+      [](const std::shared_ptr<PickJob>&) { return true; });
+  if (!taken.has_value()) return nullptr;
+  taken->item->shared.to_plan = false;
+  ++in_work_[taken->client];
+  taken->item->shared.worked_for = std::move(taken->client);
+  return std::move(taken->item);
+}
+
+std::shared_ptr<PickJob> JobBoard::NextToPlan() {
+  MutexLock lock(mu_);
+  while (!stopped_) {
+    if (std::shared_ptr<PickJob> job = TakeToPlanLocked()) return job;
+    changed_.Wait(mu_);
+  }
+  return nullptr;
+}
+
+std::shared_ptr<PickJob> JobBoard::TryNextToPlan() {
+  MutexLock lock(mu_);
+  return stopped_ ? nullptr : TakeToPlanLocked();
 }
 
 void JobBoard::Queue(const std::shared_ptr<PickJob>& job) {
@@ -53,25 +125,32 @@ void JobBoard::Queue(const std::shared_ptr<PickJob>& job) {
     MutexLock lock(mu_);
     if (!job->shared.abandoned) {
       job->shared.queued = true;
-      job->shared.running = false;
-      (job->target.measured ? to_measure_ : to_predict_).push_back(job);
+      for (const auto& [number, waiter] : job->shared.waiters) RunQueue(*job).Push(waiter.flow, job);
       changed_.NotifyAll();
       return;
     }
+    EndWorkLocked(*job);
   }
   ReleaseKernels(*job);
 }
 
 void JobBoard::Finish(const std::shared_ptr<PickJob>& job, absl::Status status, v1::TuneResult result) {
   ReleaseKernels(*job);
-  MutexLock lock(mu_);
-  QGEMM_CHECK(!job->shared.done);
-  job->shared.done = true;
-  job->shared.running = false;
-  job->shared.status = std::move(status);
-  job->shared.result = std::move(result);
-  if (!job->shared.abandoned) FreeKeyLocked(*job);
-  changed_.NotifyAll();
+  std::map<uint64_t, PickWaiter> waiters;
+  {
+    MutexLock lock(mu_);
+    QGEMM_CHECK(!job->shared.done);
+    job->shared.done = true;
+    job->shared.status = std::move(status);
+    job->shared.result = std::move(result);
+    waiters = std::exchange(job->shared.waiters, {});
+    if (!job->shared.abandoned) FreeKeyLocked(*job);
+    EndWorkLocked(*job);
+    changed_.NotifyAll();
+  }
+  for (const auto& [number, waiter] : waiters) {
+    if (waiter.done) waiter.done(job);
+  }
 }
 
 void JobBoard::Update(PickJob& job, const std::function<void(PickJob::Shared&)>& change) {
@@ -95,48 +174,57 @@ void JobBoard::Notify() {
   changed_.NotifyAll();
 }
 
-std::shared_ptr<PickJob> JobBoard::TakeLocked(std::deque<std::shared_ptr<PickJob>>& queue, bool only_ready) {
-  auto next = std::find_if(queue.begin(), queue.end(),
-                           [](const std::shared_ptr<PickJob>& job) { return KernelsReady(*job); });
-  if (next == queue.end()) {
-    if (only_ready || queue.empty()) return nullptr;
-    next = queue.begin();
+std::shared_ptr<PickJob> JobBoard::TakeLocked(PickQueue& queue, bool only_ready, Calls& calls) {
+  const auto any_client = [](const std::string&) { return true; };
+  auto taken = queue.Take(any_client, [](const std::shared_ptr<PickJob>& job) { return KernelsReady(*job); });
+  if (!taken.has_value() && !only_ready) taken = queue.Take();
+  if (!taken.has_value()) return nullptr;
+  PickJob::Shared& shared = taken->item->shared;
+  shared.queued = false;
+  if (!shared.started) {
+    shared.started = true;
+    for (auto& [number, waiter] : shared.waiters) {
+      if (waiter.started) calls.push_back(std::exchange(waiter.started, nullptr));
+    }
   }
-  std::shared_ptr<PickJob> job = std::move(*next);
-  queue.erase(next);
-  job->shared.queued = false;
-  job->shared.running = true;
+  return std::move(taken->item);
+}
+
+std::shared_ptr<PickJob> JobBoard::NextMeasured() { return Next(/*measured=*/true); }
+
+std::shared_ptr<PickJob> JobBoard::NextPredicted() { return Next(/*measured=*/false); }
+
+std::shared_ptr<PickJob> JobBoard::Next(bool measured) {
+  Calls calls;
+  std::shared_ptr<PickJob> job;
+  {
+    MutexLock lock(mu_);
+    while (!stopped_) {
+      job = measured ? TakeLocked(to_measure_, /*only_ready=*/false, calls)
+                     : TakeLocked(to_predict_, /*only_ready=*/true, calls);
+      if (job != nullptr) break;
+      changed_.Wait(mu_);
+    }
+  }
+  for (const std::function<void()>& call : calls) call();
   return job;
 }
 
-std::shared_ptr<PickJob> JobBoard::NextMeasured() {
-  MutexLock lock(mu_);
-  while (!stopped_) {
-    if (std::shared_ptr<PickJob> job = TakeLocked(to_measure_, /*only_ready=*/false)) return job;
-    changed_.Wait(mu_);
-  }
-  return nullptr;
-}
-
 std::shared_ptr<PickJob> JobBoard::NextMeasuredReady() {
-  MutexLock lock(mu_);
-  return stopped_ ? nullptr : TakeLocked(to_measure_, /*only_ready=*/true);
-}
-
-std::shared_ptr<PickJob> JobBoard::NextPredicted() {
-  MutexLock lock(mu_);
-  while (!stopped_) {
-    if (std::shared_ptr<PickJob> job = TakeLocked(to_predict_, /*only_ready=*/true)) return job;
-    changed_.Wait(mu_);
+  Calls calls;
+  std::shared_ptr<PickJob> job;
+  {
+    MutexLock lock(mu_);
+    if (!stopped_) job = TakeLocked(to_measure_, /*only_ready=*/true, calls);
   }
-  return nullptr;
+  for (const std::function<void()>& call : calls) call();
+  return job;
 }
 
 void JobBoard::WaitForKernels(const PickJob& job, const std::function<bool()>& condition) {
   MutexLock lock(mu_);
   while (!stopped_ && !job.shared.abandoned && !condition() &&
-         std::none_of(to_measure_.begin(), to_measure_.end(),
-                      [](const std::shared_ptr<PickJob>& other) { return KernelsReady(*other); })) {
+         !to_measure_.Any([](const std::shared_ptr<PickJob>& other) { return KernelsReady(*other); })) {
     changed_.Wait(mu_);
   }
 }
@@ -156,6 +244,24 @@ void JobBoard::Stop() {
 bool JobBoard::stopped() {
   MutexLock lock(mu_);
   return stopped_;
+}
+
+JobBoard::Counts JobBoard::counts() {
+  MutexLock lock(mu_);
+  Counts counts;
+  for (const auto& [key, job] : in_flight_) {
+    const PickJob::Shared& shared = job->shared;
+    ++(shared.started && !shared.queued ? counts.running : counts.waiting);
+  }
+  return counts;
+}
+
+void JobBoard::EndWorkLocked(PickJob& job) {
+  if (!job.shared.worked_for.has_value()) return;
+  const auto found = in_work_.find(*job.shared.worked_for);
+  if (--found->second == 0) in_work_.erase(found);
+  job.shared.worked_for.reset();
+  changed_.NotifyAll();
 }
 
 void JobBoard::FreeKeyLocked(const PickJob& job) {

@@ -45,6 +45,11 @@ Kernel::~Kernel() {
   if (ticket != nullptr && !ready()) ticket->Cancel();
 }
 
+void Kernel::AlsoFor(const Flow& flow) {
+  MutexLock lock(mu_);
+  if (ticket_ != nullptr && !ready()) ticket_->AlsoFor(flow);
+}
+
 KernelSupply::KernelSupply(CacheStore& store, Compiler& compiler, Clock& clock,
                            std::function<void()> on_change)
     : store_(store), compiler_(compiler), clock_(clock), on_change_(std::move(on_change)) {}
@@ -79,7 +84,7 @@ std::string KernelSupply::CurrentKey(const KernelConfig& config, const KernelSig
 
 KernelSupply::Requested KernelSupply::Request(const KernelConfig& config, const KernelSignature& signature,
                                               absl::string_view arch, absl::string_view toolchain,
-                                              int priority, const SourceOverrides& overrides) {
+                                              const Flow& flow, const SourceOverrides& overrides) {
   Wanted wanted;
   wanted.key = CurrentKey(config, signature, arch, toolchain, overrides);
   wanted.config = ConfigName(config);
@@ -93,11 +98,11 @@ KernelSupply::Requested KernelSupply::Request(const KernelConfig& config, const 
   wanted.toolchain = std::string(toolchain);
   wanted.layout_id = std::string(kLayoutId);
   return RequestByKey(
-      wanted, [&] { return RenderKernelSource(config, signature, overrides); }, priority);
+      wanted, [&] { return RenderKernelSource(config, signature, overrides); }, flow);
 }
 
 KernelSupply::Requested KernelSupply::RequestSupport(absl::string_view arch, absl::string_view toolchain,
-                                                     int priority) {
+                                                     const Flow& flow) {
   KernelSource source = SupportKernelSource();
   KernelKeyInput input;
   input.source_digest = SupportSourceDigest();
@@ -114,27 +119,34 @@ KernelSupply::Requested KernelSupply::RequestSupport(absl::string_view arch, abs
   wanted.toolchain = std::string(toolchain);
   wanted.layout_id = std::string(kLayoutId);
   return RequestByKey(
-      wanted, [&] { return std::move(source); }, priority);
+      wanted, [&] { return std::move(source); }, flow);
 }
 
 KernelSupply::Requested KernelSupply::RequestByKey(const Wanted& wanted,
                                                    const std::function<KernelSource()>& render,
-                                                   int priority) {
+                                                   const Flow& flow) {
   std::shared_ptr<Kernel> kernel;
   std::shared_ptr<Kernel> existing;  // outlives the lock: destroying the last reference takes it
   absl::Status refused;
+  bool joined = false;
   {
     MutexLock lock(mu_);
     std::weak_ptr<Kernel>& entry = in_use_[wanted.key];
     existing = entry.lock();
     // A failure that is not the source's own is not handed on to those who ask later.
     if (existing != nullptr && (!existing->ready() || existing->status().ok())) {
-      return {std::move(existing), false};
+      joined = true;
     }
-    kernel = std::shared_ptr<Kernel>(new Kernel(*this, wanted.key));
-    entry = kernel;
-    const auto found = refused_.find(wanted.key);
-    if (found != refused_.end()) refused = found->second;
+    if (!joined) {
+      kernel = std::shared_ptr<Kernel>(new Kernel(*this, wanted.key));
+      entry = kernel;
+      const auto found = refused_.find(wanted.key);
+      if (found != refused_.end()) refused = found->second;
+    }
+  }
+  if (joined) {
+    existing->AlsoFor(flow);
+    return {std::move(existing), false};
   }
   if (!refused.ok()) {
     Publish(*kernel, KernelProgress::kStored, refused, false, {});
@@ -153,7 +165,7 @@ KernelSupply::Requested KernelSupply::RequestByKey(const Wanted& wanted,
   CompileTask task;
   task.source = render();
   task.arch = wanted.arch;
-  task.priority = priority;
+  task.flow = flow;
   Wanted with_entry = wanted;
   with_entry.entry = task.source.entry;
   std::unique_ptr<CompileTicket> ticket =

@@ -58,6 +58,8 @@ class Kernel {
     return record_.info().spill_store_bytes() > 0 || record_.info().spill_load_bytes() > 0;
   }
   const std::shared_ptr<KernelProgress>& progress() const { return progress_; }
+  // Somebody else waits for it: its compile, if it waits, stands in that flow, too.
+  void AlsoFor(const Flow& flow);
 
  private:
   friend class KernelSupply;
@@ -91,13 +93,14 @@ class KernelSupply {
     std::shared_ptr<Kernel> kernel;
     bool created = false;  // nobody else was asking for it
   };
-  // Reads the store on the caller's thread; compiles in the background. `priority`: higher first. Kernels
+  // Reads the store on the caller's thread; compiles in the background, in the turn of `flow`; a compile that
+  // others asked for and that waits stands in this flow, too. Kernels
   // with `overrides` have keys of their own, by what is in them, and their sources' digest behind the
   // config's name.
   Requested Request(const KernelConfig& config, const KernelSignature& signature, absl::string_view arch,
-                    absl::string_view toolchain, int priority, const SourceOverrides& overrides = {});
+                    absl::string_view toolchain, const Flow& flow, const SourceOverrides& overrides = {});
   // The support kernels of verification and timing.
-  Requested RequestSupport(absl::string_view arch, absl::string_view toolchain, int priority);
+  Requested RequestSupport(absl::string_view arch, absl::string_view toolchain, const Flow& flow);
 
   // The key under which a kernel is stored today.
   std::string CurrentKey(const KernelConfig& config, const KernelSignature& signature, absl::string_view arch,
@@ -115,7 +118,7 @@ class KernelSupply {
     std::string layout_id;
   };
 
-  Requested RequestByKey(const Wanted& wanted, const std::function<KernelSource()>& render, int priority);
+  Requested RequestByKey(const Wanted& wanted, const std::function<KernelSource()>& render, const Flow& flow);
   void StoreAndPublish(const std::weak_ptr<Kernel>& waiting, const Wanted& wanted,
                        absl::StatusOr<internal::CompileReply> reply);
   void Publish(Kernel& kernel, KernelProgress::Phase phase, absl::Status status, bool system_failure,

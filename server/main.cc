@@ -2,9 +2,11 @@
 // concrete classes.
 #include <csignal>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
@@ -19,8 +21,11 @@
 #include "server/config.h"
 #include "server/cpu_budget.h"
 #include "server/daemon.h"
+#include "server/fallback_compiler.h"
 #include "server/gpu_lock.h"
 #include "server/gpu_process.h"
+#include "server/pausable_gpu.h"
+#include "server/worker/nvrtc_compile.h"
 #include "spdlog/spdlog.h"
 
 namespace qgemm {
@@ -28,8 +33,10 @@ namespace {
 
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 2;
+// For calls that are answered at once; Tune and WatchJob are ended before.
 constexpr std::chrono::seconds kStopGrace{5};
 constexpr timespec kHealthInterval{1, 0};
+constexpr timespec kDrainInterval{0, 100'000'000};
 
 struct CommandLine {
   Config config;
@@ -62,6 +69,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv, std::optiona
                                          "remove picks and kernels that nobody used for so long; 0: never");
   CLI::Option* timing_age = app.add_option("--timing-max-age-days", flags.timing_max_age_days,
                                            "remove timings older than this; 0: never");
+  CLI::Option* in_process = app.add_flag("--compile-in-process", flags.compile_in_process,
+                                         "while no compile worker can be started, compile inside the daemon");
   CLI::Option* log_format = app.add_option("--log-format", flags.log_format, "text or json");
   CLI::Option* log_level =
       app.add_option("--log-level", flags.log_level, "trace, debug, info, warn, error or off");
@@ -69,6 +78,23 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv, std::optiona
       app.add_option("--compile-binary", flags.compile_binary, "the program qgemm-compile");
   CLI::Option* time_binary = app.add_option("--time-binary", flags.time_binary, "the program qgemm-time");
   CLI::Option* lock_dir = app.add_option("--lock-dir", flags.lock_dir, "where the pinned GPU's lock is");
+  struct NumberFlag {
+    CLI::Option* option;
+    int64_t Config::*field;
+  };
+  std::vector<NumberFlag> numbers;
+  const auto add_number = [&](const char* name, int64_t Config::*field, const char* help) {
+    numbers.push_back({app.add_option(name, flags.*field, help), field});
+  };
+  add_number("--queue-per-client", &Config::queue_per_client, "picks that one client may have unfinished");
+  add_number("--queue-total", &Config::queue_total, "picks that all clients may have unfinished");
+  add_number("--calls-per-client", &Config::calls_per_client, "calls of one client that wait for jobs");
+  add_number("--job-history", &Config::job_history, "finished jobs that are remembered");
+  add_number("--job-history-days", &Config::job_history_days, "and for how many days");
+  add_number("--drain-seconds", &Config::drain_seconds,
+             "after SIGTERM, for jobs to finish; the others go on at the next start");
+  add_number("--release-gpu-seconds", &Config::release_gpu_seconds,
+             "give an idle GPU back after this long; 0: never");
   CLI::Option* config = app.add_option(
       "--config", config_file, "TOML file with the same keys (data_dir = \"...\"); flags win over it");
   app.add_flag("--check-config", line.check_config, "print the configuration that would be used, and exit");
@@ -94,11 +120,15 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv, std::optiona
   if (cache_limit->count() > 0) line.config.cache_limit = flags.cache_limit;
   if (max_idle->count() > 0) line.config.cache_max_idle_days = flags.cache_max_idle_days;
   if (timing_age->count() > 0) line.config.timing_max_age_days = flags.timing_max_age_days;
+  if (in_process->count() > 0) line.config.compile_in_process = flags.compile_in_process;
   if (log_format->count() > 0) line.config.log_format = flags.log_format;
   if (log_level->count() > 0) line.config.log_level = flags.log_level;
   if (compile_binary->count() > 0) line.config.compile_binary = flags.compile_binary;
   if (time_binary->count() > 0) line.config.time_binary = flags.time_binary;
   if (lock_dir->count() > 0) line.config.lock_dir = flags.lock_dir;
+  for (const NumberFlag& number : numbers) {
+    if (number.option->count() > 0) line.config.*number.field = flags.*number.field;
+  }
   QGEMM_ASSIGN_OR_RETURN(line.config, ResolveConfig(line.config, ProcessEnvironment()));
   return line;
 }
@@ -115,6 +145,23 @@ struct PinnedGpu {
   std::optional<GpuInfo> info;
   std::optional<FileLock> lock;
 };
+
+// How the GPU is given back and taken again. `gpu` outlives what is returned.
+PausableGpu::Hooks GiveAndTake(PinnedGpu& gpu, const Config& config, const std::string& holder) {
+  PausableGpu::Hooks hooks;
+  hooks.release = [&gpu] {
+    gpu.process->Stop();
+    gpu.lock.reset();
+  };
+  hooks.acquire = [&gpu, &config, holder] {
+    absl::StatusOr<FileLock> lock = TakeGpuLock(gpu.info->uuid, config.lock_dir, config.data_dir, holder);
+    if (absl::IsFailedPrecondition(lock.status())) return absl::UnavailableError(lock.status().message());
+    QGEMM_RETURN_IF_ERROR(lock.status());
+    gpu.lock = *std::move(lock);
+    return absl::OkStatus();
+  };
+  return hooks;
+}
 
 absl::StatusOr<PinnedGpu> PinGpu(const Config& config, const std::string& holder, Spawner& spawner) {
   PinnedGpu gpu;
@@ -140,19 +187,95 @@ absl::StatusOr<PinnedGpu> PinGpu(const Config& config, const std::string& holder
   return gpu;
 }
 
-// Blocks SIGTERM and SIGINT in this thread and in those it starts, so that the main thread can wait for them.
-sigset_t BlockStopSignals() {
+// Blocks SIGTERM, SIGINT and SIGHUP in this thread and in those it starts, so that the main thread can wait
+// for them.
+sigset_t BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   return signals;
 }
 
-absl::Status Serve(const Config& config, Spawner& spawner) {
-  const sigset_t stop_signals = BlockStopSignals();
+// NVRTC in this process.
+absl::StatusOr<FallbackCompiler::InProcess> LoadInProcess() {
+  QGEMM_ASSIGN_OR_RETURN(const Nvrtc* nvrtc, Nvrtc::Load());
+  FallbackCompiler::InProcess here;
+  here.toolchain = nvrtc->toolchain();
+  here.archs = nvrtc->archs();
+  here.compile = [nvrtc](const CompileTask& task) -> absl::StatusOr<internal::CompileReply> {
+    internal::CompileReply reply = CompileWithNvrtc(*nvrtc, MakeCompileRequest(task, /*id=*/0));
+    if (reply.error().empty()) return reply;
+    return reply.compiler_failed() ? absl::InternalError(reply.error())
+                                   : absl::InvalidArgumentError(reply.error());
+  };
+  return here;
+}
+
+JobLimits JobLimitsOf(const Config& config) {
+  JobLimits limits;
+  limits.picks_per_client = config.queue_per_client;
+  limits.picks_total = config.queue_total;
+  limits.streams_per_client = static_cast<int>(config.calls_per_client);
+  limits.history.count = static_cast<int>(config.job_history);
+  limits.history.age = std::chrono::hours(24 * config.job_history_days);
+  return limits;
+}
+
+// Serves until a signal has ended it. At the first SIGTERM or SIGINT it refuses new jobs and lets the others
+// finish for drain_seconds; at the second it stops at once. Whatever is left then is in the journal. SIGHUP:
+// `reload` gives the configuration to take limits from.
+void ServeUntilSignalled(const sigset_t& signals, Daemon& daemon, absl::Status workers, Config config,
+                         const std::function<absl::StatusOr<Config>()>& reload) {
+  std::optional<TimePoint> drain_until;
+  while (true) {
+    const int number =
+        sigtimedwait(&signals, nullptr, drain_until.has_value() ? &kDrainInterval : &kHealthInterval);
+    if (number == SIGHUP) {
+      const absl::StatusOr<Config> read = reload();
+      if (!read.ok()) {
+        spdlog::error("SIGHUP: nothing was changed: {}", std::string(read.status().message()));
+        continue;
+      }
+      const std::vector<std::string> others = ApplyReloadable(*read, config);
+      daemon.SetLimits(JobLimitsOf(config));
+      spdlog::set_level(spdlog::level::from_str(config.log_level));
+      spdlog::info("SIGHUP: limits were read again{}",
+                   others.empty() ? "" : absl::StrCat("; for a restart: ", absl::StrJoin(others, ", ")));
+    } else if (number > 0 && drain_until.has_value()) {
+      spdlog::info("stopping at once (signal {})", number);
+      return;
+    } else if (number > 0) {
+      spdlog::info("draining for up to {} s (signal {})", config.drain_seconds, number);
+      daemon.Drain();
+      drain_until = RealClock().Now() + std::chrono::seconds(config.drain_seconds);
+    }
+    daemon.Tick();
+    if (config.release_gpu_seconds > 0) {
+      daemon.ReleaseIdleGpu(std::chrono::seconds(config.release_gpu_seconds));
+    }
+    if (drain_until.has_value()) {
+      if (daemon.active_jobs() == 0 || RealClock().Now() >= *drain_until) return;
+      continue;
+    }
+    const absl::Status now = daemon.UpdateHealth();
+    if (now.ok() != workers.ok()) {
+      if (now.ok()) {
+        spdlog::info("compile workers can be started again");
+      } else {
+        spdlog::error("nothing can be compiled, only the cache is served: {}", std::string(now.message()));
+      }
+    }
+    workers = now;
+  }
+}
+
+absl::Status Serve(const Config& config, Spawner& spawner,
+                   const std::function<absl::StatusOr<Config>()>& reload) {
+  const sigset_t signals = BlockSignals();
   const std::string holder = DescribeHolder(config.data_dir);
   RocksDbStoreOptions store_options;
   QGEMM_ASSIGN_OR_RETURN(store_options.limit_bytes, ParseByteSize(config.cache_limit));
@@ -174,6 +297,11 @@ absl::Status Serve(const Config& config, Spawner& spawner) {
   QGEMM_ASSIGN_OR_RETURN(TargetResolver targets,
                          TargetResolver::Create(config.target, config.arch, gpu.info));
 
+  std::unique_ptr<PausableGpu> pausable;
+  if (gpu.process != nullptr) {
+    pausable = std::make_unique<PausableGpu>(*gpu.process, RealClock(), GiveAndTake(gpu, config, holder));
+  }
+
   CompilePoolOptions pool_options;
   QGEMM_ASSIGN_OR_RETURN(const std::string compile_binary,
                          SiblingProgram(config.compile_binary, "qgemm-compile"));
@@ -181,6 +309,10 @@ absl::Status Serve(const Config& config, Spawner& spawner) {
   pool_options.num_workers =
       config.workers > 0 ? config.workers : DefaultCompileWorkers(ReadCpuBudget(), gpu.info.has_value());
   CompilePool pool(&spawner, &RealClock(), pool_options);
+
+  std::unique_ptr<FallbackCompiler> fallback;
+  if (config.compile_in_process) fallback = std::make_unique<FallbackCompiler>(pool, LoadInProcess);
+  Compiler& compiler = fallback != nullptr ? static_cast<Compiler&>(*fallback) : pool;
 
   DaemonOptions options;
   for (const std::string& text : config.listen) {
@@ -190,31 +322,21 @@ absl::Status Serve(const Config& config, Spawner& spawner) {
   options.data_dir = config.data_dir;
   options.version = QGEMM_VERSION;
   options.holder = holder;
+  options.tuner.jobs = JobLimitsOf(config);
   QGEMM_ASSIGN_OR_RETURN(
       const std::unique_ptr<Daemon> daemon,
-      Daemon::Start(*store, pool, gpu.process.get(), RealClock(), std::move(targets), options));
-  absl::Status workers = daemon->UpdateHealth();
+      Daemon::Start(*store, compiler, pausable.get(), RealClock(), std::move(targets), options));
+  const absl::Status workers = daemon->UpdateHealth();
   if (!workers.ok()) {
     spdlog::error("nothing can be compiled, only the cache is served: {}", std::string(workers.message()));
   }
   spdlog::info("ready: listening on {}, {} compile workers", absl::StrJoin(daemon->addresses(), " "),
                pool.num_workers());
 
-  int signal_number = -1;
-  while (signal_number < 0) {
-    signal_number = sigtimedwait(&stop_signals, nullptr, &kHealthInterval);
-    if (signal_number >= 0) break;
-    const absl::Status now = daemon->UpdateHealth();
-    if (now.ok() != workers.ok()) {
-      if (now.ok()) {
-        spdlog::info("compile workers can be started again");
-      } else {
-        spdlog::error("nothing can be compiled, only the cache is served: {}", std::string(now.message()));
-      }
-    }
-    workers = now;
+  ServeUntilSignalled(signals, *daemon, workers, config, reload);
+  if (const int left = daemon->active_jobs(); left > 0) {
+    spdlog::info("{} jobs are not finished; they go on at the next start", left);
   }
-  spdlog::info("stopping (signal {})", signal_number);
   daemon->Stop(kStopGrace);
   spdlog::info("stopped");
   return absl::OkStatus();
@@ -237,9 +359,14 @@ int Main(int argc, char** argv) {
     std::fputs(PrintConfig(line->config).c_str(), stdout);
     return 0;
   }
+  const auto reload = [argc, argv]() -> absl::StatusOr<Config> {
+    std::optional<int> unused;
+    QGEMM_ASSIGN_OR_RETURN(const CommandLine again, ParseCommandLine(argc, argv, &unused));
+    return again.config;
+  };
   // Before any thread exists.
   absl::StatusOr<std::unique_ptr<Spawner>> spawner = Spawner::Start();
-  const absl::Status served = spawner.ok() ? Serve(line->config, **spawner) : spawner.status();
+  const absl::Status served = spawner.ok() ? Serve(line->config, **spawner, reload) : spawner.status();
   if (served.ok()) return 0;
   std::fprintf(stderr, "qgemmd: %s\n", std::string(served.message()).c_str());
   return absl::IsInvalidArgument(served) ? kExitUsage : kExitFailed;

@@ -293,6 +293,10 @@ GpuCandidate MeasuredTuning::ForGpu(const PickJob& job, const CandidateState& st
   return candidate;
 }
 
+void MeasuredTuning::Probe() {
+  if (gpu_.Describe().ok() && gpu_lost_.exchange(false)) spdlog::info("the GPU is back");
+}
+
 absl::Status MeasuredTuning::Noted(absl::Status status) {
   if (absl::IsUnavailable(status)) {
     if (!gpu_lost_.exchange(true)) spdlog::error("the GPU is lost: {}", status.ToString());

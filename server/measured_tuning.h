@@ -32,6 +32,9 @@ class MeasuredTuning {
   // Runs jobs until the board is stopped.
   void Loop();
 
+  // Asks a lost GPU whether it is back. On any thread, if the GPU's calls may come from several.
+  void Probe();
+
   // The last GPU call failed with Unavailable. Thread-safe.
   bool gpu_lost() const { return gpu_lost_.load(); }
 

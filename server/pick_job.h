@@ -1,6 +1,9 @@
 #ifndef QGEMM_SERVER_PICK_JOB_H_
 #define QGEMM_SERVER_PICK_JOB_H_
 
+#include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +13,7 @@
 #include "kernels/problem.h"
 #include "qgemm/internal/store.pb.h"
 #include "qgemm/v1/tuner.pb.h"
+#include "server/fair_queue.h"
 #include "server/kernel_supply.h"
 #include "server/search_limits.h"
 #include "server/strategy/strategy.h"
@@ -27,9 +31,18 @@ struct CandidateState {
   bool from_store = false;  // the verdict was stored by an earlier tuning
 };
 
+// Somebody who waits for a pick. The functions are called at most once each, without a lock, on some thread:
+// `started` when its work begins (at once when it has), `done` when it is finished; neither after Leave().
+struct PickJob;
+struct PickWaiter {
+  Flow flow;
+  std::function<void()> started;
+  std::function<void(const std::shared_ptr<PickJob>&)> done;
+};
+
 // One (problem, bucket) being tuned, wanted by one or more requests. Who may touch it: the members of the
-// first group are constant; the second belongs to the request that created the job until it is queued, then
-// to the thread that runs it; the third is guarded by the JobBoard's mutex and reached through its methods.
+// first group are constant; the second belongs to the thread that plans the job until it is queued, then to
+// the thread that runs it; the third is guarded by the JobBoard's mutex and reached through its methods.
 struct PickJob {
   // Constant after creation.
   Problem problem;
@@ -38,6 +51,7 @@ struct PickJob {
   bool retune = false;
   SearchLimits limits;
   TuningTarget target;
+  TuningTarget lookup_target;  // whose stored picks answer it: `target`, but measured also for MODEL_ONLY
   std::string toolchain;
   std::string pick_key;
 
@@ -53,15 +67,18 @@ struct PickJob {
   // The board's.
   struct Shared {
     std::string flight_key;
-    int waiters = 0;
-    bool queued = false;
-    bool running = false;
-    bool abandoned = false;  // nobody waits any more
+    std::map<uint64_t, PickWaiter> waiters;  // by their number
+    bool to_plan = false;                    // waits for a planner
+    bool queued = false;                     // planned, waits for a runner
+    bool started = false;                    // a runner took it once
+    std::optional<std::string> worked_for;   // the client whose turn it took; set from planning to the end
+    bool abandoned = false;                  // nobody waits any more
     bool done = false;
     absl::Status status;                                       // when done: why there is no result
     v1::TuneResult result;                                     // when done and status is OK
     std::vector<std::shared_ptr<KernelProgress>> kernels;      // all that the job needs
     std::vector<std::shared_ptr<KernelProgress>> own_kernels;  // of them, those it was the first to ask for
+    std::vector<std::weak_ptr<Kernel>> compiling;              // not ready when they were asked for
     int candidates_wanted = 0;                                 // to verify and time
     int candidates_done = 0;
     int timings = 0;  // candidates timed for this job

@@ -4,7 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/device_profile.h"
+#include "server/client_identity.h"
 #include "server/grpc_status.h"
+#include "server/retry_delay.h"
 #include "spdlog/spdlog.h"
 
 namespace qgemm {
@@ -12,6 +14,8 @@ namespace {
 
 constexpr size_t kChunkBytes = 256 << 10;
 constexpr int kMaxKernelsPerCall = 1024;
+// For the candidate that runs when the GPU is paused; a hang is killed soon after.
+constexpr Duration kPausePatience = std::chrono::seconds(5);
 
 class GrpcTuneStream : public TuneStream {
  public:
@@ -47,18 +51,53 @@ absl::Status WriteKernel(const internal::KernelRecord& record, bool ptx,
   return absl::OkStatus();
 }
 
+// For clients that retry by themselves: gRPC's own metadata for a server's wish.
+void AddRetryDelay(const absl::Status& status, grpc::ServerContext& context) {
+  const std::optional<Duration> delay = RetryDelayOf(status);
+  if (!delay.has_value()) return;
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(*delay).count();
+  context.AddTrailingMetadata("grpc-retry-pushback-ms", absl::StrCat(ms));
+}
+
 }  // namespace
 
 grpc::Status TunerService::Tune(grpc::ServerContext* context, const v1::TuneRequest* request,
                                 grpc::ServerWriter<v1::TuneEvent>* writer) {
   GrpcTuneStream stream(*context, *writer);
-  const absl::Status status = tuner_.Tune(*request, stream);
+  const std::string client = ClientIdentity(*context);
+  const absl::Status status = tuner_.Tune(*request, client, stream);
   grpc::Status result = ToGrpcStatus(status);
   if (!status.ok()) {
-    spdlog::info("tune from {} failed: {}: {}", context->peer(), absl::StatusCodeToString(status.code()),
-                 result.error_message());
+    spdlog::info("tune from {} ({}) failed: {}: {}", client, context->peer(),
+                 absl::StatusCodeToString(status.code()), result.error_message());
   }
+  AddRetryDelay(status, *context);
   return result;
+}
+
+grpc::Status TunerService::ListJobs(grpc::ServerContext* /*context*/, const v1::ListJobsRequest* request,
+                                    v1::ListJobsResponse* response) {
+  for (v1::Job& job : tuner_.jobs().List(*request)) *response->add_jobs() = std::move(job);
+  return grpc::Status::OK;
+}
+
+grpc::Status TunerService::WatchJob(grpc::ServerContext* context, const v1::WatchJobRequest* request,
+                                    grpc::ServerWriter<v1::TuneEvent>* writer) {
+  GrpcTuneStream stream(*context, *writer);
+  const absl::Status status = tuner_.jobs().Watch(request->job_id(), ClientIdentity(*context), stream);
+  AddRetryDelay(status, *context);
+  return ToGrpcStatus(status);
+}
+
+grpc::Status TunerService::CancelJob(grpc::ServerContext* context, const v1::CancelJobRequest* request,
+                                     v1::CancelJobResponse* response) {
+  absl::StatusOr<v1::Job> job = tuner_.jobs().Cancel(request->job_id());
+  if (!job.ok()) return ToGrpcStatus(job.status());
+  if (job->state() == v1::JOB_STATE_CANCELLED) {
+    spdlog::info("job {} is cancelled, says {}", request->job_id(), ClientIdentity(*context));
+  }
+  *response->mutable_job() = *std::move(job);
+  return grpc::Status::OK;
 }
 
 grpc::Status TunerService::Lookup(grpc::ServerContext* /*context*/, const v1::LookupRequest* request,
@@ -113,7 +152,11 @@ grpc::Status DeviceService::Describe(grpc::ServerContext* /*context*/, const v1:
                                      v1::DescribeResponse* response) {
   const std::optional<GpuInfo>& gpu = tuner_.targets().gpu();
   response->set_has_gpu(gpu.has_value());
-  response->set_state(!gpu.has_value() ? "no GPU" : tuner_.gpu_lost() ? "lost" : "ready");
+  response->set_state(!gpu.has_value()                    ? "no GPU"
+                      : gpu_ != nullptr && gpu_->paused() ? "paused"
+                      : tuner_.gpu_lost()                 ? "lost"
+                      : gpu_ != nullptr && !gpu_->held()  ? "released"
+                                                          : "ready");
   if (gpu.has_value()) {
     *response->mutable_device() = gpu->device;
     response->set_uuid(gpu->uuid);
@@ -130,6 +173,20 @@ grpc::Status DeviceService::Describe(grpc::ServerContext* /*context*/, const v1:
   for (const DeviceProfile& profile : DeviceProfiles()) response->add_known_targets(profile.name);
   response->set_server_version(server_version_);
   return grpc::Status::OK;
+}
+
+grpc::Status DeviceService::Pause(grpc::ServerContext* context, const v1::PauseRequest* /*request*/,
+                                  v1::PauseResponse* /*response*/) {
+  if (gpu_ == nullptr) return ToGrpcStatus(absl::FailedPreconditionError("this daemon has no GPU"));
+  spdlog::info("the GPU is to be paused, says {}", ClientIdentity(*context));
+  return ToGrpcStatus(gpu_->Pause(kPausePatience));
+}
+
+grpc::Status DeviceService::Resume(grpc::ServerContext* context, const v1::ResumeRequest* /*request*/,
+                                   v1::ResumeResponse* /*response*/) {
+  if (gpu_ == nullptr) return ToGrpcStatus(absl::FailedPreconditionError("this daemon has no GPU"));
+  spdlog::info("the GPU is to be resumed, says {}", ClientIdentity(*context));
+  return ToGrpcStatus(gpu_->Resume());
 }
 
 }  // namespace qgemm

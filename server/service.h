@@ -7,6 +7,7 @@
 #include "qgemm/v1/device.grpc.pb.h"
 #include "qgemm/v1/tuner.grpc.pb.h"
 #include "server/compiler.h"
+#include "server/pausable_gpu.h"
 #include "server/tuner.h"
 
 namespace qgemm {
@@ -27,6 +28,12 @@ class TunerService final : public v1::Tuner::Service {
                     grpc::ServerWriter<v1::WarmEvent>* writer) override;
   grpc::Status GetKernels(grpc::ServerContext* context, const v1::GetKernelsRequest* request,
                           grpc::ServerWriter<v1::KernelChunk>* writer) override;
+  grpc::Status ListJobs(grpc::ServerContext* context, const v1::ListJobsRequest* request,
+                        v1::ListJobsResponse* response) override;
+  grpc::Status WatchJob(grpc::ServerContext* context, const v1::WatchJobRequest* request,
+                        grpc::ServerWriter<v1::TuneEvent>* writer) override;
+  grpc::Status CancelJob(grpc::ServerContext* context, const v1::CancelJobRequest* request,
+                         v1::CancelJobResponse* response) override;
 
  private:
   Tuner& tuner_;
@@ -35,15 +42,21 @@ class TunerService final : public v1::Tuner::Service {
 
 class DeviceService final : public v1::Device::Service {
  public:
-  DeviceService(Tuner& tuner, Compiler& compiler, std::string server_version)
-      : tuner_(tuner), compiler_(compiler), server_version_(std::move(server_version)) {}
+  // `gpu` may be null: there is none.
+  DeviceService(Tuner& tuner, Compiler& compiler, PausableGpu* gpu, std::string server_version)
+      : tuner_(tuner), compiler_(compiler), gpu_(gpu), server_version_(std::move(server_version)) {}
 
   grpc::Status Describe(grpc::ServerContext* context, const v1::DescribeRequest* request,
                         v1::DescribeResponse* response) override;
+  grpc::Status Pause(grpc::ServerContext* context, const v1::PauseRequest* request,
+                     v1::PauseResponse* response) override;
+  grpc::Status Resume(grpc::ServerContext* context, const v1::ResumeRequest* request,
+                      v1::ResumeResponse* response) override;
 
  private:
   Tuner& tuner_;
   Compiler& compiler_;
+  PausableGpu* const gpu_;
   const std::string server_version_;
 };
 

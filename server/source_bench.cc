@@ -28,8 +28,8 @@ namespace qgemm {
 namespace {
 
 constexpr Duration kCancellationPoll = std::chrono::milliseconds(50);
-constexpr int kKernelPriority = 0;
-constexpr int kSupportPriority = 1;
+// Its compiles take turns with the tuner's clients; nothing can be timed without the support kernels.
+Flow BenchFlow(int priority = 0) { return {"bench", WorkClass::kInteractive, priority}; }
 
 struct Unit {
   int problem_index = 0;
@@ -133,7 +133,8 @@ class SourceBench::Comparison {
       progress_.set_candidates_wanted(progress_.candidates_wanted() + static_cast<int>(candidates.size()));
       planned.push_back(std::move(candidates));
     }
-    if (timed) support_ = Wanted(supply_.RequestSupport(target_.profile.arch, toolchain_, kSupportPriority));
+    if (timed)
+      support_ = Wanted(supply_.RequestSupport(target_.profile.arch, toolchain_, BenchFlow(/*priority=*/1)));
     for (size_t i = 0; i < units.size(); ++i) RequestKernels(units[i], planned[i]);
     for (size_t i = 0; i < units.size(); ++i) {
       for (Compared& compared : planned[i]) {
@@ -229,7 +230,7 @@ class SourceBench::Comparison {
       const KernelConfig& config = compared.planned.candidate.config;
       const auto request = [&](const SourceOverrides& overrides) {
         return Wanted(supply_.Request(config, unit.problem.signature, target_.profile.arch, toolchain_,
-                                      kKernelPriority, overrides));
+                                      BenchFlow(), overrides));
       };
       compared.current = request({});
       if (Uses(config)) compared.changed = request(overrides_);

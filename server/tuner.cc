@@ -11,13 +11,13 @@
 #include "server/kernel_key.h"
 #include "server/proto_convert.h"
 #include "server/strategy/strategy.h"
+#include "spdlog/spdlog.h"
 
 namespace qgemm {
 namespace {
 
-constexpr Duration kCancellationPoll = std::chrono::milliseconds(50);
-constexpr int kKernelPriority = 0;
-constexpr int kSupportPriority = 1;  // nothing can be timed without the support kernels
+// Planning reads the store; it must keep ahead of the compilers.
+constexpr int kPlanners = 2;
 
 absl::Status Prefixed(const absl::Status& status, absl::string_view prefix) {
   return absl::Status(status.code(), absl::StrCat(prefix, std::string(status.message())));
@@ -39,150 +39,42 @@ constexpr size_t kSeeds = 6;  // winners of near shapes that a search begins wit
 
 }  // namespace
 
-// The part of a Tune call that follows its jobs: what to tell the client, and what to let go of at the end.
-class Tuner::Request {
- public:
-  Request(Tuner& tuner, TuneStream& stream, int results_wanted)
-      : tuner_(tuner), stream_(stream), start_(tuner.clock_.Now()) {
-    progress_.set_results_wanted(results_wanted);
-  }
-  ~Request() {
-    for (const Pending& pending : pending_) {
-      if (!pending.finished) tuner_.board_.Leave(pending.job);
-    }
-  }
-
-  void SendResult(int problem_index, v1::TuneResult result) {
-    result.set_problem_index(problem_index);
-    if (result.cached()) ++cache_hits_;
-    progress_.set_results_done(progress_.results_done() + 1);
-    v1::TuneEvent event;
-    *event.mutable_result() = std::move(result);
-    stream_.Send(event);
-  }
-
-  void Add(Pending pending) { pending_.push_back(std::move(pending)); }
-
-  // Streams results of jobs that are done. Fails with the first job's failure, or when nobody listens.
-  absl::Status Collect() {
-    if (stream_.Cancelled()) return absl::CancelledError("the client cancelled");
-    // Before looking at jobs: stopping ends them too.
-    if (tuner_.board_.stopped()) return absl::UnavailableError("the daemon is stopping; try again later");
-    std::vector<Pending*> done;
-    tuner_.board_.Read([&] {
-      for (Pending& pending : pending_) {
-        if (!pending.finished && pending.job->shared.done) done.push_back(&pending);
-      }
-    });
-    for (Pending* pending : done) {
-      // The shared part of a job that is done does not change any more.
-      const absl::Status& status = pending->job->shared.status;
-      if (!status.ok()) return status;
-      pending->finished = true;
-      SendResult(pending->problem_index, pending->job->shared.result);
-      tuner_.board_.Leave(pending->job);
-    }
-    SendProgress();
-    return absl::OkStatus();
-  }
-
-  absl::Status CollectAll() {
-    while (true) {
-      QGEMM_RETURN_IF_ERROR(Collect());
-      const auto waiting = [](const Pending& pending) { return !pending.finished; };
-      if (std::none_of(pending_.begin(), pending_.end(), waiting)) return absl::OkStatus();
-      tuner_.board_.WaitUntil(tuner_.clock_.Now() + kCancellationPoll, [&] {
-        return std::any_of(pending_.begin(), pending_.end(), [](const Pending& pending) {
-          return !pending.finished && pending.job->shared.done;
-        });
-      });
-    }
-  }
-
-  void SendSummary() {
-    v1::TuneEvent event;
-    v1::TuneSummary& summary = *event.mutable_summary();
-    double compile_ms = 0;
-    tuner_.board_.Read([&] {
-      for (const Pending& pending : pending_) {
-        if (!pending.created) continue;
-        const PickJob::Shared& shared = pending.job->shared;
-        summary.set_timings(summary.timings() + shared.timings);
-        summary.set_gpu_busy_s(summary.gpu_busy_s() + shared.gpu_busy_s);
-        for (const std::shared_ptr<KernelProgress>& kernel : shared.own_kernels) {
-          if (kernel->wanted_compile() && kernel->decided()) summary.set_compiles(summary.compiles() + 1);
-          compile_ms += kernel->compile_ms.load();
-        }
-      }
-    });
-    summary.set_compile_cpu_s(compile_ms / 1000);
-    summary.set_cache_hits(cache_hits_);
-    summary.set_wall_s(ElapsedSeconds());
-    stream_.Send(event);
-  }
-
- private:
-  double ElapsedSeconds() const {
-    return std::chrono::duration<double>(tuner_.clock_.Now() - start_).count();
-  }
-
-  // On change, and not more often than the interval allows.
-  void SendProgress() {
-    if (pending_.empty() || tuner_.clock_.Now() < next_progress_) return;
-    v1::TuneProgress now = progress_;
-    tuner_.board_.Read([&] {
-      std::set<const KernelProgress*> seen;
-      for (const Pending& pending : pending_) {
-        const PickJob::Shared& shared = pending.job->shared;
-        now.set_candidates_wanted(now.candidates_wanted() + shared.candidates_wanted);
-        now.set_candidates_done(now.candidates_done() + shared.candidates_done);
-        for (const std::shared_ptr<KernelProgress>& kernel : shared.kernels) {
-          if (!kernel->wanted_compile() || !seen.insert(kernel.get()).second) continue;
-          now.set_kernels_wanted(now.kernels_wanted() + 1);
-          if (kernel->decided()) now.set_kernels_compiled(now.kernels_compiled() + 1);
-        }
-      }
-    });
-    const std::string bytes = now.SerializeAsString();
-    if (bytes == last_progress_) return;
-    last_progress_ = bytes;
-    next_progress_ = tuner_.clock_.Now() + tuner_.options_.progress_interval;
-    v1::TuneEvent event;
-    *event.mutable_progress() = now;
-    event.mutable_progress()->set_elapsed_s(ElapsedSeconds());
-    stream_.Send(event);
-  }
-
-  Tuner& tuner_;
-  TuneStream& stream_;
-  const TimePoint start_;
-  std::vector<Pending> pending_;
-  v1::TuneProgress progress_;  // the results' part
-  std::string last_progress_;
-  TimePoint next_progress_ = TimePoint::min();
-  int64_t cache_hits_ = 0;
-};
-
 Tuner::Tuner(CacheStore& store, Compiler& compiler, Gpu* gpu, Clock& clock, TargetResolver targets,
              TunerOptions options)
     : store_(store),
       compiler_(compiler),
       clock_(clock),
       targets_(std::move(targets)),
-      options_(options),
+      options_(std::move(options)),
       board_(clock),
       supply_(store, compiler, clock, [this] { board_.Notify(); }),
       lookup_(store, supply_),
       batch_lookup_(lookup_, store, clock),
       similar_(store, clock),
-      model_(store, board_, clock, [this](PickJob& job) { RequestKernels(job); }) {
+      model_(store, board_, clock, [this](PickJob& job) { RequestKernels(job); }),
+      job_executor_(std::make_unique<ThreadPoolExecutor>("jobs", 1)),
+      background_(std::make_unique<ThreadPoolExecutor>("background", 1)) {
+  jobs_ = std::make_unique<Jobs>(
+      store_, board_, clock_, *job_executor_,
+      Jobs::Work{[this](const v1::TuneRequest& request) { return Prepare(request); },
+                 [this](const PreparedTune& prepared, const v1::TuneRequest& request, const TuneUnit& unit,
+                        PickWaiter waiter) { return Join(prepared, request, unit, std::move(waiter)); },
+                 options_.note},
+      options_.jobs, options_.progress_interval);
   if (gpu != nullptr) {
     measured_ = std::make_unique<MeasuredTuning>(*gpu, store_, board_, clock_, options_.budgets);
+    stale_picks_ = std::make_unique<StalePicks>(
+        store_, board_,
+        [this](const internal::PickRecord& record) { return IsOfAnotherDriver(record.pick()); },
+        [this](const StalePicks::Pick& pick, PickWaiter waiter) {
+          return JoinStale(pick, std::move(waiter));
+        });
     runners_.emplace_back([this] { measured_->Loop(); });
   }
   runners_.emplace_back([this] { model_.Loop(); });
   // A store that cannot be read now says so to those who ask it for something.
   AdoptToolchain(store_.AdoptedToolchain().value_or(""));
+  for (int i = 0; i < kPlanners; ++i) runners_.emplace_back([this] { PlanLoop(); });
 }
 
 Tuner::~Tuner() {
@@ -190,7 +82,26 @@ Tuner::~Tuner() {
   for (std::thread& runner : runners_) runner.join();
 }
 
-void Tuner::Stop() { board_.Stop(); }
+void Tuner::Tick() {
+  jobs_->Tick();
+  if (measured_ == nullptr || looking_.exchange(true)) return;
+  background_->Schedule([this] {
+    if (gpu_lost()) measured_->Probe();
+    // Without a worker nothing would come of it, and without a toolchain nothing is known to be stale.
+    if (!gpu_lost() && !known_toolchain().empty()) {
+      const absl::Status found = stale_picks_->Find();
+      if (!found.ok()) spdlog::warn("stale picks cannot be found: {}", found.ToString());
+      stale_picks_->Advance();
+    }
+    looking_ = false;
+  });
+}
+
+void Tuner::Stop() {
+  board_.Stop();
+  if (stale_picks_ != nullptr) stale_picks_->Stop();
+  jobs_->Stop();
+}
 
 std::string Tuner::known_toolchain() {
   MutexLock lock(toolchain_mu_);
@@ -211,7 +122,7 @@ absl::StatusOr<std::string> Tuner::Toolchain() {
   return toolchain;
 }
 
-absl::StatusOr<std::vector<Tuner::Unit>> Tuner::ParseUnits(const v1::TuneRequest& request) {
+absl::StatusOr<std::vector<TuneUnit>> Tuner::ParseUnits(const v1::TuneRequest& request) {
   if (request.problems().empty() || request.problems_size() > kMaxProblems) {
     return absl::InvalidArgumentError(
         absl::StrCat("problems has ", request.problems_size(), " entries; allowed: 1 .. ", kMaxProblems));
@@ -227,7 +138,7 @@ absl::StatusOr<std::vector<Tuner::Unit>> Tuner::ParseUnits(const v1::TuneRequest
     return absl::InvalidArgumentError(absl::StrCat(
         "problems and m make ", results, " (problem, bucket) pairs; allowed: at most ", kMaxResults));
   }
-  std::vector<Unit> units;
+  std::vector<TuneUnit> units;
   for (int i = 0; i < request.problems_size(); ++i) {
     const absl::StatusOr<Problem> problem = ProblemFromProto(request.problems(i));
     if (!problem.ok()) {
@@ -239,83 +150,98 @@ absl::StatusOr<std::vector<Tuner::Unit>> Tuner::ParseUnits(const v1::TuneRequest
   return units;
 }
 
-absl::Status Tuner::Tune(const v1::TuneRequest& request, TuneStream& stream) {
-  QGEMM_ASSIGN_OR_RETURN(const std::vector<Unit> units, ParseUnits(request));
-  QGEMM_ASSIGN_OR_RETURN(const v1::Effort effort, CanonicalEffort(request.effort()));
-  QGEMM_ASSIGN_OR_RETURN(const SearchLimits limits, SearchLimitsFromProto(request));
-  QGEMM_ASSIGN_OR_RETURN(const TuningTarget lookup_target, targets_.Resolve(request.target()));
-  TuningTarget target = lookup_target;
-  if (effort == v1::EFFORT_MODEL_ONLY) target.measured = false;
+absl::StatusOr<PreparedTune> Tuner::Prepare(const v1::TuneRequest& request) {
+  QGEMM_ASSIGN_OR_RETURN(const std::vector<TuneUnit> units, ParseUnits(request));
+  PreparedTune prepared;
+  QGEMM_ASSIGN_OR_RETURN(prepared.effort, CanonicalEffort(request.effort()));
+  QGEMM_ASSIGN_OR_RETURN(prepared.lookup_target, targets_.Resolve(request.target()));
+  QGEMM_ASSIGN_OR_RETURN(prepared.limits, SearchLimitsFromProto(request));
+  prepared.target = prepared.lookup_target;
+  if (prepared.effort == v1::EFFORT_MODEL_ONLY) prepared.target.measured = false;
   const absl::StatusOr<std::string> toolchain = Toolchain();
-
-  Request running(*this, stream, static_cast<int>(units.size()));
-  std::vector<const Unit*> missing;
-  for (const Unit& unit : units) {
-    if (!request.retune() && limits.only.empty()) {
-      QGEMM_ASSIGN_OR_RETURN(
-          std::optional<v1::TuneResult> stored,
-          FindStored(unit, lookup_target, effort, toolchain.ok() ? *toolchain : known_toolchain()));
+  // Without a worker, what the last imported pack was compiled with tells which picks are of today.
+  prepared.toolchain = toolchain.ok() ? *toolchain : known_toolchain();
+  for (const TuneUnit& unit : units) {
+    if (!request.retune() && prepared.limits.only.empty()) {
+      QGEMM_ASSIGN_OR_RETURN(std::optional<v1::TuneResult> stored,
+                             FindStored(unit.problem, unit.m_bucket, prepared.lookup_target, prepared.effort,
+                                        prepared.toolchain));
       if (stored.has_value()) {
         ++hits_;
-        running.SendResult(unit.problem_index, *std::move(stored));
+        stored->set_problem_index(unit.problem_index);
+        prepared.stored.push_back(*std::move(stored));
         continue;
       }
     }
     ++misses_;
-    missing.push_back(&unit);
+    prepared.missing.push_back(unit);
   }
-  if (!missing.empty()) {
+  if (!prepared.missing.empty()) {
     QGEMM_RETURN_IF_ERROR(toolchain.status());
-    QGEMM_RETURN_IF_ERROR(compiler_.SupportsArch(target.profile.arch));
+    QGEMM_RETURN_IF_ERROR(compiler_.SupportsArch(prepared.target.profile.arch));
   }
-  for (const Unit* unit : missing) {
-    const std::string pick_key = PickLookup::KeyFor(unit->problem, unit->m_bucket, target, effort);
-    const JobBoard::Joined joined =
-        board_.Join(absl::StrCat(pick_key, request.retune() ? "!" : "", limits.Key()), [&] {
-          auto job = std::make_shared<PickJob>();
-          job->problem = unit->problem;
-          job->m_bucket = unit->m_bucket;
-          job->effort = effort;
-          job->retune = request.retune();
-          job->limits = limits;
-          job->target = target;
-          job->toolchain = *toolchain;
-          job->pick_key = pick_key;
-          return job;
-        });
-    running.Add({unit->problem_index, joined.job, joined.created, false});
-    if (joined.created) PlanAndQueue(joined.job, *unit, lookup_target);
-    QGEMM_RETURN_IF_ERROR(running.Collect());
-  }
-  QGEMM_RETURN_IF_ERROR(running.CollectAll());
-  running.SendSummary();
-  return absl::OkStatus();
+  return prepared;
 }
 
-absl::StatusOr<std::optional<v1::TuneResult>> Tuner::FindStored(const Unit& unit, const TuningTarget& target,
-                                                                v1::Effort effort,
+JobBoard::Joined Tuner::Join(const PreparedTune& prepared, const v1::TuneRequest& request,
+                             const TuneUnit& unit, PickWaiter waiter) {
+  const std::string pick_key =
+      PickLookup::KeyFor(unit.problem, unit.m_bucket, prepared.target, prepared.effort);
+  const auto make = [&] {
+    auto job = std::make_shared<PickJob>();
+    job->problem = unit.problem;
+    job->m_bucket = unit.m_bucket;
+    job->effort = prepared.effort;
+    job->retune = request.retune();
+    job->limits = prepared.limits;
+    job->target = prepared.target;
+    job->lookup_target = prepared.lookup_target;
+    job->toolchain = prepared.toolchain;
+    job->pick_key = pick_key;
+    return job;
+  };
+  return board_.Join(absl::StrCat(pick_key, request.retune() ? "!" : "", prepared.limits.Key()), make,
+                     std::move(waiter));
+}
+
+absl::StatusOr<JobBoard::Joined> Tuner::JoinStale(const StalePicks::Pick& pick, PickWaiter waiter) {
+  PreparedTune prepared;
+  prepared.effort = pick.effort;
+  QGEMM_ASSIGN_OR_RETURN(prepared.target, targets_.Resolve(""));
+  prepared.lookup_target = prepared.target;
+  QGEMM_ASSIGN_OR_RETURN(prepared.toolchain, Toolchain());
+  v1::TuneRequest request;
+  request.set_retune(true);
+  return Join(prepared, request, {0, pick.problem, pick.m_bucket}, std::move(waiter));
+}
+
+void Tuner::PlanLoop() {
+  while (const std::shared_ptr<PickJob> job = board_.NextToPlan()) PlanAndQueue(job);
+}
+
+absl::StatusOr<std::optional<v1::TuneResult>> Tuner::FindStored(const Problem& problem, int m_bucket,
+                                                                const TuningTarget& target, v1::Effort effort,
                                                                 absl::string_view toolchain) {
   QGEMM_ASSIGN_OR_RETURN(std::optional<StoredPick> found,
-                         lookup_.Find(unit.problem, unit.m_bucket, target, effort, toolchain));
+                         lookup_.Find(problem, m_bucket, target, effort, toolchain));
   // A pick whose kernel would be compiled otherwise today is evidence about another kernel: tuned again.
   if (!found.has_value() || found->kernel_outdated) return std::optional<v1::TuneResult>();
   const absl::Status kernel = store_.GetKernel(found->record.kernel_key()).status();
   if (absl::IsNotFound(kernel)) return std::optional<v1::TuneResult>();  // it was corrupt
   QGEMM_RETURN_IF_ERROR(kernel);
   v1::TuneResult result;
-  result.set_m_bucket(unit.m_bucket);
+  result.set_m_bucket(m_bucket);
   *result.mutable_pick() = std::move(*found->record.mutable_pick());
   result.set_cached(true);
   result.set_stale(found->stale());
   return std::optional<v1::TuneResult>(std::move(result));
 }
 
-void Tuner::PlanAndQueue(const std::shared_ptr<PickJob>& job, const Unit& unit,
-                         const TuningTarget& lookup_target) {
+void Tuner::PlanAndQueue(const std::shared_ptr<PickJob>& job) {
   if (!job->retune && job->limits.only.empty()) {
     // Another request may have finished the same job between this one's lookup and its joining.
     absl::StatusOr<std::optional<v1::TuneResult>> stored =
-        FindStored(unit, lookup_target, job->effort, job->toolchain);
+        FindStored(job->problem, job->m_bucket, job->lookup_target, job->effort, job->toolchain);
     if (!stored.ok() || stored->has_value()) {
       board_.Finish(job, stored.status(), stored.ok() ? **std::move(stored) : v1::TuneResult());
       return;
@@ -398,13 +324,19 @@ absl::Status Tuner::PlanMeasured(PickJob& job) {
 
 void Tuner::RequestKernels(PickJob& job) {
   std::vector<KernelSupply::Requested> requested;
+  std::vector<Flow> flows = board_.Flows(job);
+  if (flows.empty()) flows.emplace_back();  // nobody waits any more: what is asked for here is let go of soon
+  // Nothing can be timed without the support kernels: each client's go before its others.
+  for (Flow& flow : flows) flow.priority *= 2;
+  Flow support_flow = flows[0];
+  ++support_flow.priority;
   const auto request = [&](const KernelConfig& config) {
-    requested.push_back(supply_.Request(config, job.problem.signature, job.target.profile.arch, job.toolchain,
-                                        kKernelPriority));
+    requested.push_back(
+        supply_.Request(config, job.problem.signature, job.target.profile.arch, job.toolchain, flows[0]));
     return requested.back().kernel;
   };
   if (job.target.measured && job.support == nullptr) {
-    requested.push_back(supply_.RequestSupport(job.target.profile.arch, job.toolchain, kSupportPriority));
+    requested.push_back(supply_.RequestSupport(job.target.profile.arch, job.toolchain, support_flow));
     job.support = requested.back().kernel;
   }
   std::map<KernelConfig, std::shared_ptr<Kernel>> by_config;
@@ -426,8 +358,12 @@ void Tuner::RequestKernels(PickJob& job) {
   }
   for (const KernelConfig& config : job.plan.also_compile) job.also_compile.push_back(request(config));
   job.plan.also_compile.clear();
+  for (const KernelSupply::Requested& one : requested) {
+    for (size_t i = 1; i < flows.size(); ++i) one.kernel->AlsoFor(flows[i]);
+  }
   board_.Update(job, [&](PickJob::Shared& shared) {
     for (const KernelSupply::Requested& one : requested) {
+      if (!one.kernel->ready()) shared.compiling.push_back(one.kernel);
       shared.kernels.push_back(one.kernel->progress());
       if (one.created) shared.own_kernels.push_back(one.kernel->progress());
     }
@@ -487,6 +423,10 @@ bool Tuner::IsStale(const internal::PickRecord& record) {
                                                toolchain) != record.kernel_key()) {
     return true;
   }
+  return IsOfAnotherDriver(pick);
+}
+
+bool Tuner::IsOfAnotherDriver(const v1::Pick& pick) const {
   return pick.source() == v1::PICK_SOURCE_MEASURED && targets_.gpu().has_value() &&
          pick.device().SerializeAsString() == targets_.gpu()->device.SerializeAsString() &&
          pick.driver_version() != targets_.gpu()->driver_version;

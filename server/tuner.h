@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/executor.h"
 #include "base/mutex.h"
 #include "cache/cache_store.h"
 #include "qgemm/v1/cache.pb.h"
@@ -20,27 +21,24 @@
 #include "server/compiler.h"
 #include "server/gpu.h"
 #include "server/job_board.h"
+#include "server/jobs.h"
 #include "server/kernel_supply.h"
 #include "server/measured_tuning.h"
 #include "server/model_tuning.h"
 #include "server/pick_lookup.h"
 #include "server/similar_picks.h"
+#include "server/stale_picks.h"
+#include "server/tune_stream.h"
 #include "server/tuning_target.h"
 
 namespace qgemm {
 
-// Where a Tune request's events go. Used by the requesting thread only.
-class TuneStream {
- public:
-  virtual ~TuneStream() = default;
-  virtual void Send(const v1::TuneEvent& event) = 0;
-  // The client is gone or cancelled; asked every 50 ms at least.
-  virtual bool Cancelled() = 0;
-};
-
 struct TunerOptions {
   TimingBudgets budgets;
   Duration progress_interval = std::chrono::milliseconds(100);
+  JobLimits jobs;
+  // What keeps work waiting, for people; empty: nothing. Called often, from any thread.
+  std::function<std::string()> note;
 };
 
 struct TunerCounters {
@@ -49,8 +47,8 @@ struct TunerCounters {
 };
 
 // One request's life: validate, look up, join or plan, wait for kernels and verdicts, stream. Knows problems,
-// candidates and results; no gRPC, no RocksDB, no CUDA. Thread-safe: every request runs on its caller's
-// thread; one thread of the tuner uses the GPU and one makes predicted picks.
+// candidates and results; no gRPC, no RocksDB, no CUDA. Thread-safe. Requests are looked at and watched on
+// their caller's thread; threads of the tuner plan picks, use the GPU, make predicted picks and end jobs.
 class Tuner {
  public:
   static constexpr int kMaxProblems = 4096;
@@ -64,10 +62,18 @@ class Tuner {
   Tuner(const Tuner&) = delete;
   Tuner& operator=(const Tuner&) = delete;
 
-  // Streams results, progress and a summary. InvalidArgument names field, value and what is allowed;
-  // Unavailable: no compile worker, no GPU, or the tuner was stopped; Cancelled: the stream was. What this
-  // call alone wanted is withdrawn when it fails; what was stored stays.
-  [[nodiscard]] absl::Status Tune(const v1::TuneRequest& request, TuneStream& stream);
+  // Reads the journal: the next Tick() takes up what an earlier daemon left unfinished.
+  [[nodiscard]] absl::Status OpenJournal() { return jobs_->Open(); }
+
+  // Streams results, progress and a summary; `client` is who asks. InvalidArgument names field, value and
+  // what is allowed; Unavailable: no compile worker, no GPU, or the tuner was stopped; Cancelled: the stream
+  // was. What this call alone wanted is withdrawn when it fails; what was stored stays.
+  [[nodiscard]] absl::Status Tune(const v1::TuneRequest& request, const std::string& client,
+                                  TuneStream& stream) {
+    return jobs_->Tune(request, client, stream);
+  }
+  // Jobs, by the id that their Tune call was told.
+  Jobs& jobs() { return *jobs_; }
 
   // From the store alone: needs neither workers nor a GPU.
   [[nodiscard]] absl::StatusOr<v1::LookupResponse> Lookup(const v1::LookupRequest& request);
@@ -84,6 +90,12 @@ class Tuner {
   // Whether a stored pick is stale on its own target, as far as that can be told now.
   bool IsStale(const internal::PickRecord& record);
 
+  // To be called about once a second: moves jobs along, looks whether a lost GPU is back, has stale picks
+  // timed again when nothing else is to do.
+  void Tick();
+  // Picks of another driver that wait to be timed again; 0 until the first Tick.
+  size_t stale_picks_left() { return stale_picks_ == nullptr ? 0 : stale_picks_->left(); }
+
   // Running Tune calls end with Unavailable soon; later ones at once.
   void Stop();
 
@@ -98,25 +110,19 @@ class Tuner {
   void AdoptToolchain(const std::string& toolchain);
 
  private:
-  struct Unit {
-    int problem_index = 0;
-    Problem problem;
-    int m_bucket = 0;
-  };
-  // A unit that the store did not answer.
-  struct Pending {
-    int problem_index = 0;
-    std::shared_ptr<PickJob> job;
-    bool created = false;
-    bool finished = false;
-  };
-  class Request;
-
-  static absl::StatusOr<std::vector<Unit>> ParseUnits(const v1::TuneRequest& request);
+  static absl::StatusOr<std::vector<TuneUnit>> ParseUnits(const v1::TuneRequest& request);
+  absl::StatusOr<PreparedTune> Prepare(const v1::TuneRequest& request);
+  JobBoard::Joined Join(const PreparedTune& prepared, const v1::TuneRequest& request, const TuneUnit& unit,
+                        PickWaiter waiter);
   // The stored result that answers a request of this effort, or nullopt.
-  absl::StatusOr<std::optional<v1::TuneResult>> FindStored(const Unit& unit, const TuningTarget& target,
-                                                           v1::Effort effort, absl::string_view toolchain);
-  void PlanAndQueue(const std::shared_ptr<PickJob>& job, const Unit& unit, const TuningTarget& lookup_target);
+  absl::StatusOr<std::optional<v1::TuneResult>> FindStored(const Problem& problem, int m_bucket,
+                                                           const TuningTarget& target, v1::Effort effort,
+                                                           absl::string_view toolchain);
+  absl::StatusOr<JobBoard::Joined> JoinStale(const StalePicks::Pick& pick, PickWaiter waiter);
+  bool IsOfAnotherDriver(const v1::Pick& pick) const;
+  // Plans jobs until the board is stopped.
+  void PlanLoop();
+  void PlanAndQueue(const std::shared_ptr<PickJob>& job);
   // Fills in the plan, the candidates and what the store knows of them.
   absl::Status PlanCandidates(PickJob& job);
   absl::Status PlanMeasured(PickJob& job);
@@ -149,7 +155,14 @@ class Tuner {
   SimilarPicks similar_;
   std::unique_ptr<MeasuredTuning> measured_;  // null without a GPU
   ModelTuning model_;
+  std::unique_ptr<Jobs> jobs_;
+  std::unique_ptr<StalePicks> stale_picks_;  // null without a GPU
   std::vector<std::thread> runners_;
+  // Last members: their work uses all of the above.
+  std::unique_ptr<ThreadPoolExecutor> job_executor_;
+  // What may take long: a GPU that does not answer, a visit of the whole store.
+  std::atomic<bool> looking_{false};
+  std::unique_ptr<ThreadPoolExecutor> background_;
 };
 
 }  // namespace qgemm

@@ -39,7 +39,7 @@ absl::StatusOr<KernelMeans> MeansOf(CacheStore& store) {
 }  // namespace
 
 absl::StatusOr<v1::TuneEstimate> Tuner::Estimate(const v1::TuneRequest& request) {
-  QGEMM_ASSIGN_OR_RETURN(const std::vector<Unit> units, ParseUnits(request));
+  QGEMM_ASSIGN_OR_RETURN(const std::vector<TuneUnit> units, ParseUnits(request));
   QGEMM_ASSIGN_OR_RETURN(const v1::Effort effort, CanonicalEffort(request.effort()));
   QGEMM_ASSIGN_OR_RETURN(const SearchLimits limits, SearchLimitsFromProto(request));
   QGEMM_ASSIGN_OR_RETURN(const TuningTarget lookup_target, targets_.Resolve(request.target()));
@@ -51,11 +51,11 @@ absl::StatusOr<v1::TuneEstimate> Tuner::Estimate(const v1::TuneRequest& request)
   v1::TuneEstimate estimate;
   std::set<std::string> kernels;
   double timing_ms = 0;
-  for (const Unit& unit : units) {
+  for (const TuneUnit& unit : units) {
     estimate.set_results(estimate.results() + 1);
     if (!request.retune() && !limits.any()) {
       QGEMM_ASSIGN_OR_RETURN(const std::optional<v1::TuneResult> stored,
-                             FindStored(unit, lookup_target, effort, toolchain));
+                             FindStored(unit.problem, unit.m_bucket, lookup_target, effort, toolchain));
       if (stored.has_value()) {
         estimate.set_stored(estimate.stored() + 1);
         continue;

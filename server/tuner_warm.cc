@@ -13,7 +13,8 @@
 namespace qgemm {
 namespace {
 
-constexpr int kWarmPriority = -1;  // whoever tunes goes first
+// Whoever tunes goes first.
+Flow WarmFlow() { return {"warm", WorkClass::kBackground, 0}; }
 constexpr int kMaxFailures = 16;
 constexpr Duration kPoll = std::chrono::milliseconds(50);  // for a client that is gone
 
@@ -56,10 +57,9 @@ absl::Status Tuner::Warm(const v1::WarmRequest& request,
     waiting[name] = std::move(requested.kernel);
   };
   // What verifies and times is needed by every tuning, too.
-  ask("support kernels", supply_.RequestSupport(target.profile.arch, toolchain, kWarmPriority));
+  ask("support kernels", supply_.RequestSupport(target.profile.arch, toolchain, WarmFlow()));
   for (const KernelConfig& config : configs) {
-    ask(ConfigName(config),
-        supply_.Request(config, signature, target.profile.arch, toolchain, kWarmPriority));
+    ask(ConfigName(config), supply_.Request(config, signature, target.profile.arch, toolchain, WarmFlow()));
   }
   v1::WarmEvent event;
   event.set_arch(target.profile.arch);

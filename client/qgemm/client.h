@@ -24,14 +24,20 @@ absl::string_view ClientVersion();
 // socket unix:$XDG_RUNTIME_DIR/qgemm.sock, else unix:/run/qgemm/qgemm.sock.
 std::string DefaultServerAddress();
 
+// Who a client is for the daemon's queues when it is told nothing: the environment's QGEMM_CLIENT_ID, else
+// user@host.
+std::string DefaultClientId();
+
 struct ClientOptions {
   std::string server;  // unix:PATH or HOST:PORT; empty: DefaultServerAddress()
+  // Clients of one name share a queue and a quota; empty: DefaultClientId().
+  std::string client_id;
   // How long a daemon may take to accept the connection before a call is answered Unavailable.
   absl::Duration connect_timeout = absl::Seconds(5);
-  // Deadline of every call but Tune, from its start.
+  // Deadline of every call but Tune and WatchJob, from its start.
   absl::Duration call_timeout = absl::Seconds(30);
-  // Deadline of Tune; tuning a model takes minutes. A daemon that hangs is noticed after half a minute all
-  // the same.
+  // Deadline of Tune and WatchJob; tuning a model takes minutes. A daemon that hangs is noticed after half a
+  // minute all the same.
   absl::Duration tune_timeout = absl::InfiniteDuration();
   // For how long, from its start, a call answered Unavailable is tried again: after retry_backoff, then twice
   // as long each time, at most 5 s. Zero: never. Deadlines hold for all attempts together. Tune starts over:
@@ -88,11 +94,20 @@ class Client {
 
   // What Tune would do for the same request, without doing it.
   [[nodiscard]] virtual absl::StatusOr<v1::TuneEstimate> Estimate(const v1::TuneRequest& request) = 0;
-  // Compiles a format's kernels into the daemon's store; hands its progress to `on_event` and returns the last
-  // of it. Has Tune's deadline.
+  // Compiles a format's kernels into the daemon's store; hands its progress to `on_event` and returns the
+  // last of it. Has Tune's deadline.
   [[nodiscard]] virtual absl::StatusOr<v1::WarmEvent> Warm(
       const v1::WarmRequest& request, absl::FunctionRef<void(const v1::WarmEvent&)> on_event) = 0;
   [[nodiscard]] virtual absl::StatusOr<v1::ExplainResponse> Explain(const v1::ExplainRequest& request) = 0;
+  // Leaves the request with the daemon and returns the id of its job, which goes on without this client.
+  [[nodiscard]] virtual absl::StatusOr<std::string> TuneDetached(const v1::TuneRequest& request) = 0;
+  // As Tune, for a job that was accepted earlier; its first event is `accepted`, with the request. Cancelled:
+  // also when the job was. NotFound: there is no such job.
+  [[nodiscard]] virtual absl::StatusOr<v1::TuneSummary> WatchJob(
+      const std::string& job_id, absl::FunctionRef<void(const v1::TuneEvent&)> on_event) = 0;
+  [[nodiscard]] virtual absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request) = 0;
+  // The job as it is then. NotFound: there is no such job.
+  [[nodiscard]] virtual absl::StatusOr<v1::Job> CancelJob(const std::string& job_id) = 0;
 
   // One answer per key, in order.
   [[nodiscard]] virtual absl::StatusOr<v1::LookupResponse> Lookup(const v1::LookupRequest& request) = 0;
@@ -127,6 +142,10 @@ class Client {
   [[nodiscard]] virtual absl::StatusOr<v1::CacheBackupResponse> CacheBackup(const std::string& directory) = 0;
 
   [[nodiscard]] virtual absl::StatusOr<v1::DescribeResponse> Describe() = 0;
+  // Has the daemon give its GPU back, and take it again; lookups are served meanwhile, jobs wait.
+  // Unavailable: somebody else has the GPU.
+  [[nodiscard]] virtual absl::Status PauseDevice() = 0;
+  [[nodiscard]] virtual absl::Status ResumeDevice() = 0;
 
   // For developers of kernels: tries a changed device source (bench.proto). Events as with Tune, which also
   // gives the deadline. PermissionDenied: not over the unix socket or loopback.

@@ -26,6 +26,8 @@ void AddTuneCommand(CLI::App& app, Command& selected);
 void AddLookupCommand(CLI::App& app, Command& selected);
 void AddExplainCommand(CLI::App& app, Command& selected);
 void AddWarmCommand(CLI::App& app, Command& selected);
+void AddJobsCommand(CLI::App& app, Command& selected);
+void AddWatchCommand(CLI::App& app, Command& selected);
 void AddKernelCommand(CLI::App& app, Command& selected);
 void AddBundleCommand(CLI::App& app, Command& selected);
 void AddCacheCommand(CLI::App& app, Command& selected);

@@ -69,12 +69,26 @@ absl::StatusOr<ExitCode> RunDevice(CommandContext& context) {
   return ExitCode::kOk;
 }
 
+absl::StatusOr<ExitCode> RunPause(CommandContext& context) {
+  QGEMM_RETURN_IF_ERROR(context.client.PauseDevice());
+  return RunDevice(context);
+}
+
+absl::StatusOr<ExitCode> RunResume(CommandContext& context) {
+  QGEMM_RETURN_IF_ERROR(context.client.ResumeDevice());
+  return RunDevice(context);
+}
+
 }  // namespace
 
 void AddDeviceCommand(CLI::App& app, Command& selected) {
-  app.add_subcommand("device", "The GPU or target that the daemon works for")->callback([&selected] {
-    selected = RunDevice;
+  CLI::App* device = app.add_subcommand("device", "The GPU or target that the daemon works for");
+  device->callback([&selected, device] {
+    if (device->get_subcommands().empty()) selected = RunDevice;
   });
+  device->add_subcommand("pause", "Give the GPU back for a while: jobs wait, lookups are served")
+      ->callback([&selected] { selected = RunPause; });
+  device->add_subcommand("resume", "Take the GPU again")->callback([&selected] { selected = RunResume; });
 }
 
 }  // namespace qgemm

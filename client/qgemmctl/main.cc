@@ -91,12 +91,14 @@ void AddEverything(CLI::App& app, GlobalOptions& global, Command& command) {
       ->type_name("ADDR");
   app.add_option("--output", global.output, "How to print")->type_name("table|json")->capture_default_str();
   app.add_option("--timeout", global.timeout_s,
-                 "Deadline of the whole call; else none for tune, warm and bench, 30 s for the others")
+                 "Deadline of the whole call; else none for tune, watch, warm and bench, 30 s for the others")
       ->type_name("SECONDS");
   AddTuneCommand(app, command);
   AddLookupCommand(app, command);
   AddExplainCommand(app, command);
   AddWarmCommand(app, command);
+  AddJobsCommand(app, command);
+  AddWatchCommand(app, command);
   AddKernelCommand(app, command);
   AddBundleCommand(app, command);
   AddCacheCommand(app, command);

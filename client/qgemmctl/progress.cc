@@ -40,6 +40,7 @@ std::string ProgressLine(const v1::TuneProgress& progress, int width) {
   }
   absl::StrAppend(&line, progress.results_done(), "/", progress.results_wanted(), " results, ",
                   absl::StrFormat("%.0f s", progress.elapsed_s()));
+  if (!progress.note().empty()) absl::StrAppend(&line, ", ", progress.note());
   if (width > 0 && line.size() > static_cast<size_t>(width)) line.resize(width);
   return line;
 }

@@ -16,15 +16,13 @@
 #include "client/qgemmctl/problem_arguments.h"
 #include "client/qgemmctl/progress.h"
 #include "client/qgemmctl/result.h"
+#include "client/qgemmctl/tune_results.h"
 #include "kernels/bucket.h"
 
 namespace qgemm {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// How many rejection reasons a failed result's sentence names.
-constexpr int kShownRejections = 3;
 
 struct TuneArguments {
   ProblemArguments problems;
@@ -34,6 +32,11 @@ struct TuneArguments {
   int max_candidates = 0;
   double budget_s = 0;
   bool dry_run = false;
+  bool detach = false;
+  std::string job_class;
+  int priority = 0;
+  double queue_deadline_s = 0;
+  double execution_deadline_s = 0;
 };
 
 absl::StatusOr<v1::Effort> ParseEffort(absl::string_view text) {
@@ -43,6 +46,14 @@ absl::StatusOr<v1::Effort> ParseEffort(absl::string_view text) {
   }
   return absl::InvalidArgumentError(
       absl::StrCat("effort \"", text, "\" is not allowed: use exhaustive, balanced, quick or model-only"));
+}
+
+absl::StatusOr<v1::JobClass> ParseJobClass(absl::string_view text) {
+  if (text.empty()) return v1::JOB_CLASS_UNSPECIFIED;
+  if (text == "interactive") return v1::JOB_CLASS_INTERACTIVE;
+  if (text == "batch") return v1::JOB_CLASS_BATCH;
+  return absl::InvalidArgumentError(
+      absl::StrCat("class \"", text, "\" is not allowed: use interactive or batch"));
 }
 
 absl::StatusOr<v1::TuneRequest> MakeRequest(const TuneArguments& arguments,
@@ -59,87 +70,26 @@ absl::StatusOr<v1::TuneRequest> MakeRequest(const TuneArguments& arguments,
   request.set_only(arguments.only);
   request.set_max_candidates(arguments.max_candidates);
   request.set_budget_s(arguments.budget_s);
+  QGEMM_ASSIGN_OR_RETURN(const v1::JobClass job_class, ParseJobClass(arguments.job_class));
+  request.set_job_class(job_class);
+  request.set_priority(arguments.priority);
+  request.set_queue_deadline_s(arguments.queue_deadline_s);
+  request.set_execution_deadline_s(arguments.execution_deadline_s);
   return request;
-}
-
-std::string ErrorSentence(const v1::TuneResult& result) {
-  std::string sentence =
-      result.error().empty() ? "the daemon made no pick and gave no reason" : result.error();
-  for (int i = 0; i < std::min(result.rejections_size(), kShownRejections); ++i) {
-    const v1::Rejection& rejection = result.rejections(i);
-    absl::StrAppend(&sentence, "; ", rejection.candidates(), " candidates: ", rejection.reason());
-    if (!rejection.example().empty()) absl::StrAppend(&sentence, ", such as ", rejection.example());
-  }
-  return sentence;
-}
-
-// The stream's results, in the order of the request whatever the order of their arrival.
-class TuneResults {
- public:
-  explicit TuneResults(const RequestedProblems& requested) : requested_(requested) {
-    for (const RequestedProblem& problem : requested.problems) {
-      for (const int64_t m : requested.m) results_.push_back(ResultFor(problem, BucketFor(m)));
-    }
-    arrived_.resize(results_.size(), false);
-  }
-
-  void Add(const v1::TuneResult& event) {
-    const int bucket = event.has_pick() ? event.pick().m_bucket() : event.m_bucket();
-    const auto m = std::find_if(requested_.m.begin(), requested_.m.end(),
-                                [&](int64_t rows) { return BucketFor(rows) == bucket; });
-    if (event.problem_index() < 0 || event.problem_index() >= static_cast<int>(requested_.problems.size()) ||
-        m == requested_.m.end()) {
-      return;  // nobody asked for it
-    }
-    const size_t index = event.problem_index() * requested_.m.size() + (m - requested_.m.begin());
-    arrived_[index] = true;
-    Result& result = results_[index];
-    result.cached = event.cached();
-    result.stale = event.stale();
-    if (event.has_pick()) {
-      result.pick = event.pick();
-    } else {
-      result.error = ErrorSentence(event);
-    }
-  }
-
-  absl::StatusOr<std::vector<Result>> Take() && {
-    const size_t arrived = std::count(arrived_.begin(), arrived_.end(), true);
-    if (arrived != results_.size()) {
-      return absl::InternalError(
-          absl::StrCat("the daemon sent ", arrived, " of ", results_.size(), " results that were asked for"));
-    }
-    return std::move(results_);
-  }
-
- private:
-  const RequestedProblems& requested_;
-  std::vector<Result> results_;
-  std::vector<bool> arrived_;
-};
-
-Json ToJson(const std::vector<Result>& results, const v1::TuneSummary& summary) {
-  Json json;
-  json["results"] = Json::array();
-  for (const Result& result : results) json["results"].push_back(ResultToJson(result));
-  json["stats"] = {{"compiles", summary.compiles()},           {"timings", summary.timings()},
-                   {"cache_hits", summary.cache_hits()},       {"wall_s", summary.wall_s()},
-                   {"compile_cpu_s", summary.compile_cpu_s()}, {"gpu_busy_s", summary.gpu_busy_s()}};
-  return json;
-}
-
-std::string ToText(const std::vector<Result>& results, const v1::TuneSummary& summary) {
-  const size_t picks = std::count_if(results.begin(), results.end(),
-                                     [](const Result& result) { return result.pick.has_value(); });
-  return absl::StrCat(ResultsTable(results), picks, " of ", results.size(), " picks: ", summary.compiles(),
-                      " kernels compiled, ", summary.timings(), " candidates timed, ", summary.cache_hits(),
-                      " from the cache, ", absl::StrFormat("%.2f s\n", summary.wall_s()));
 }
 
 absl::StatusOr<ExitCode> RunTune(const TuneArguments& arguments, CommandContext& context) {
   QGEMM_ASSIGN_OR_RETURN(const RequestedProblems requested, ResolveProblems(arguments.problems));
   QGEMM_ASSIGN_OR_RETURN(const v1::TuneRequest request, MakeRequest(arguments, requested));
   if (arguments.dry_run) return RunDryRun(request, context);
+  if (arguments.detach) {
+    QGEMM_ASSIGN_OR_RETURN(const std::string job_id, context.client.TuneDetached(request));
+    QGEMM_RETURN_IF_ERROR(WriteStdout(
+        context.json
+            ? JsonText(Json{{"job_id", job_id}})
+            : absl::StrCat("job ", job_id, " was accepted; to see it: qgemmctl watch ", job_id, "\n")));
+    return ExitCode::kOk;
+  }
   TuneResults collected(requested);
   ProgressBar bar(TerminalWriter(), TerminalWidth(), RealClock());
   const absl::StatusOr<v1::TuneSummary> summary =
@@ -150,15 +100,7 @@ absl::StatusOr<ExitCode> RunTune(const TuneArguments& arguments, CommandContext&
   bar.Clear();
   QGEMM_RETURN_IF_ERROR(summary.status());
   QGEMM_ASSIGN_OR_RETURN(const std::vector<Result> results, std::move(collected).Take());
-  QGEMM_RETURN_IF_ERROR(
-      WriteStdout(context.json ? JsonText(ToJson(results, *summary)) : ToText(results, *summary)));
-  ExitCode code = ExitCode::kOk;
-  for (const Result& result : results) {
-    if (result.pick.has_value()) continue;
-    code = ExitCode::kFailed;
-    std::fprintf(stderr, "qgemmctl: %s: %s\n", ResultName(result).c_str(), result.error.c_str());
-  }
-  return code;
+  return PrintTuneResults(results, *summary, context.json);
 }
 
 }  // namespace
@@ -184,6 +126,16 @@ void AddTuneCommand(CLI::App& app, Command& selected) {
       ->type_name("SECONDS");
   command->add_flag("--dry-run", arguments->dry_run, "Only say what would be compiled and timed");
   command->add_flag("--retune", arguments->retune, "Ignore stored picks and timings");
+  command->add_flag("--detach", arguments->detach, "Print a job's id and leave: see jobs and watch");
+  command->add_option("--class", arguments->job_class, "Which queue it stands in; batch with --detach")
+      ->type_name("interactive|batch");
+  command->add_option("--priority", arguments->priority, "Among your own jobs: higher first, -100 to 100");
+  command->add_option("--queue-deadline", arguments->queue_deadline_s, "Fail unless begun within")
+      ->type_name("SECONDS");
+  command
+      ->add_option("--execution-deadline", arguments->execution_deadline_s,
+                   "Fail unless done within, once begun")
+      ->type_name("SECONDS");
   command->callback([&selected, arguments] {
     selected = [arguments](CommandContext& context) { return RunTune(*arguments, context); };
   });

@@ -4,7 +4,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <string>
 
@@ -13,41 +12,12 @@
 #include "base/log.h"
 #include "kernels/cuda/nvrtc.h"
 #include "qgemm/internal/worker.pb.h"
+#include "server/worker/nvrtc_compile.h"
 
 namespace qgemm {
 namespace {
 
 constexpr int kProtocolVersion = 1;
-
-internal::CompileReply Compile(const Nvrtc& nvrtc, const internal::CompileRequest& request) {
-  KernelSource source;
-  source.name = request.name();
-  source.entry = request.entry();
-  source.text = request.source();
-  source.options.assign(request.options().begin(), request.options().end());
-
-  const auto start = std::chrono::steady_clock::now();
-  internal::CompileReply reply;
-  auto output = nvrtc.Compile(source, request.arch(), request.want_ptx(), reply.mutable_log());
-  const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
-
-  reply.set_id(request.id());
-  reply.set_compile_ms(elapsed.count());
-  if (!output.ok()) {
-    reply.set_error(std::string(output.status().message()));
-    reply.set_compiler_failed(!absl::IsInvalidArgument(output.status()));
-    return reply;
-  }
-  reply.set_cubin(std::move(output->cubin));
-  reply.set_ptx(std::move(output->ptx));
-  internal::ResourceReport* report = reply.mutable_report();
-  report->set_registers(output->resources.registers);
-  report->set_static_smem_bytes(output->resources.static_smem_bytes);
-  report->set_spill_store_bytes(output->resources.spill_store_bytes);
-  report->set_spill_load_bytes(output->resources.spill_load_bytes);
-  report->set_stack_bytes(output->resources.stack_bytes);
-  return reply;
-}
 
 // The exit code: 0 when the daemon closed the channel.
 int Serve(FramedStream* channel) {
@@ -66,7 +36,7 @@ int Serve(FramedStream* channel) {
     internal::CompileRequest request;
     absl::Status status = channel->Read(&request);
     if (absl::IsUnavailable(status)) return 0;
-    if (status.ok()) status = channel->Write(Compile(**nvrtc, request));
+    if (status.ok()) status = channel->Write(CompileWithNvrtc(**nvrtc, request));
     if (absl::IsUnavailable(status)) return 0;
     if (!status.ok()) {
       spdlog::error("{}", status.ToString());

@@ -12,6 +12,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -94,6 +95,14 @@ internal::CompileReply Compile(const internal::CompileRequest& request) {
   if (behaviour == "crash-once" && access(request.source().c_str(), F_OK) != 0) {
     std::ofstream(request.source()) << "crashed";
     raise(SIGSEGV);
+  }
+  // As if killed by somebody else, until the file has as many bytes as the name says.
+  const size_t deaths = behaviour == "killed-twice" ? 2 : behaviour == "killed-often" ? 100 : 0;
+  std::error_code error;
+  const auto died = std::filesystem::file_size(request.source(), error);
+  if (deaths > 0 && (error ? 0 : died) < deaths) {
+    std::ofstream(request.source(), std::ios::app) << "x";
+    raise(SIGKILL);
   }
   return reply;
 }

@@ -22,6 +22,7 @@ class FakeCompiler::Ticket : public CompileTicket {
     held.erase(std::remove(held.begin(), held.end(), job_), held.end());
     compiler_.changed_.NotifyAll();
   }
+  void AlsoFor(const Flow& /*flow*/) override {}
 
  private:
   FakeCompiler& compiler_;

@@ -74,6 +74,12 @@ std::string FakeGpu::support_cubin() const {
   return support_cubin_;
 }
 
+absl::StatusOr<GpuInfo> FakeGpu::Describe() {
+  MutexLock lock(mu_);
+  if (!lost_.ok()) return lost_;
+  return H200();
+}
+
 void FakeGpu::SetSupportKernels(std::string cubin) {
   MutexLock lock(mu_);
   support_cubin_ = std::move(cubin);

@@ -37,7 +37,7 @@ class FakeGpu : public Gpu {
   std::map<std::string, int> screens_by_name() const;
   std::string support_cubin() const;
 
-  absl::StatusOr<GpuInfo> Describe() override { return H200(); }
+  absl::StatusOr<GpuInfo> Describe() override;
   void SetSupportKernels(std::string cubin) override;
   absl::Status Prepare(const Problem& problem, int64_t m) override;
   absl::StatusOr<internal::ScreenReply> Screen(const GpuCandidate& candidate, double tolerance,

@@ -43,7 +43,7 @@ absl::StatusOr<ReplayOutcome> ReplaySession::Tune(const Cell& cell, v1::Effort e
   request.add_m(cell.m);
   request.set_effort(effort);
   CollectingStream stream;
-  QGEMM_RETURN_IF_ERROR(tuner_->Tune(request, stream));
+  QGEMM_RETURN_IF_ERROR(tuner_->Tune(request, "replay", stream));
   if (!stream.result.has_pick()) return absl::InternalError(stream.result.error());
   ReplayOutcome outcome;
   outcome.pick = stream.result.pick();

@@ -12,10 +12,29 @@ namespace qgemm {
 
 class FakeDaemon::Tuner final : public v1::Tuner::Service {
  public:
-  explicit Tuner(const FakeAnswers& answers) : answers_(answers) {}
+  explicit Tuner(FakeAnswers& answers) : answers_(answers) {}
 
-  grpc::Status Tune(grpc::ServerContext*, const v1::TuneRequest* request,
+  grpc::Status WatchJob(grpc::ServerContext*, const v1::WatchJobRequest* request,
+                        grpc::ServerWriter<v1::TuneEvent>* writer) override {
+    if (!answers_.watch) return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
+    return answers_.watch(*request, writer);
+  }
+  grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* request,
+                        v1::ListJobsResponse* response) override {
+    if (!answers_.jobs) return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
+    return answers_.jobs(*request, response);
+  }
+  grpc::Status CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request,
+                         v1::CancelJobResponse* response) override {
+    if (!answers_.cancel) return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
+    return answers_.cancel(*request, response);
+  }
+  grpc::Status Tune(grpc::ServerContext* context, const v1::TuneRequest* request,
                     grpc::ServerWriter<v1::TuneEvent>* writer) override {
+    const auto client = context->client_metadata().find("client_id");
+    if (client != context->client_metadata().end()) {
+      answers_.client_id.assign(client->second.data(), client->second.size());
+    }
     if (!answers_.tune) return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
     return answers_.tune(*request, writer);
   }
@@ -41,7 +60,7 @@ class FakeDaemon::Tuner final : public v1::Tuner::Service {
   }
 
  private:
-  const FakeAnswers& answers_;
+  FakeAnswers& answers_;
 };
 
 class FakeDaemon::Cache final : public v1::Cache::Service {
@@ -72,16 +91,25 @@ class FakeDaemon::Cache final : public v1::Cache::Service {
 
 class FakeDaemon::Device final : public v1::Device::Service {
  public:
-  explicit Device(const FakeAnswers& answers) : answers_(answers) {}
+  explicit Device(FakeAnswers& answers) : answers_(answers) {}
 
   grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
                         v1::DescribeResponse* response) override {
     *response = answers_.description;
     return grpc::Status::OK;
   }
+  grpc::Status Pause(grpc::ServerContext*, const v1::PauseRequest*, v1::PauseResponse*) override {
+    answers_.paused = true;
+    return grpc::Status::OK;
+  }
+  grpc::Status Resume(grpc::ServerContext*, const v1::ResumeRequest*, v1::ResumeResponse*) override {
+    if (!answers_.paused) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "pid 7 has the GPU");
+    answers_.paused = false;
+    return grpc::Status::OK;
+  }
 
  private:
-  const FakeAnswers& answers_;
+  FakeAnswers& answers_;
 };
 
 class FakeDaemon::Bench final : public v1::Bench::Service {

@@ -19,6 +19,11 @@ namespace qgemm {
 // What the daemon answers; set before the first call.
 struct FakeAnswers {
   std::function<grpc::Status(const v1::TuneRequest&, grpc::ServerWriter<v1::TuneEvent>*)> tune;
+  std::function<grpc::Status(const v1::WatchJobRequest&, grpc::ServerWriter<v1::TuneEvent>*)> watch;
+  std::function<grpc::Status(const v1::ListJobsRequest&, v1::ListJobsResponse*)> jobs;
+  std::function<grpc::Status(const v1::CancelJobRequest&, v1::CancelJobResponse*)> cancel;
+  std::string client_id;  // of the last Tune
+  bool paused = false;
   std::function<grpc::Status(const v1::LookupRequest&, v1::LookupResponse*)> lookup;
   std::function<grpc::Status(const v1::TuneRequest&, v1::TuneEstimate*)> estimate;
   std::function<grpc::Status(const v1::WarmRequest&, grpc::ServerWriter<v1::WarmEvent>*)> warm;

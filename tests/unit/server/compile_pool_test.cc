@@ -67,7 +67,7 @@ class CompilePoolTest : public testing::Test {
     task.source.name = name;
     task.source.text = source;
     task.arch = "sm_90a";
-    task.priority = priority;
+    task.flow.priority = priority;
     return task;
   }
   Pending Compile(const std::string& name, const std::string& source = "", int priority = 0) {
@@ -316,6 +316,58 @@ TEST_F(CompilePoolTest, HigherPriorityGoesFirstThenTheOrderOfArrival) {
   OpenGate(gate);
   for (Pending& next : pending) EXPECT_TRUE(next.Get().ok());
   EXPECT_THAT(order, ElementsAre("high", "low 1", "low 2", "low 3"));
+}
+
+TEST_F(CompilePoolTest, KernelWhoseWorkersAreKilledFromOutsideIsNotToBlame) {
+  StartPool();
+  Pending pending = Compile("killed-twice", File("kills"));
+  // Each new attempt waits for the back-off.
+  EXPECT_TRUE(Eventually([&] {
+    clock_.Advance(std::chrono::milliseconds(50));
+    return pending.answer.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }));
+  const Result result = pending.Get();
+  EXPECT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(std::filesystem::file_size(File("kills")), 2u);
+}
+
+TEST_F(CompilePoolTest, KernelWhoseWorkersAreKilledEachTimeIsGivenUp) {
+  StartPool();
+  Pending pending = Compile("killed-often", File("kills"));
+  EXPECT_TRUE(Eventually([&] {
+    clock_.Advance(std::chrono::milliseconds(50));
+    return pending.answer.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }));
+  const absl::Status status = pending.Get().status();
+  EXPECT_TRUE(absl::IsInternal(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("killed by signal 9"));
+  EXPECT_EQ(std::filesystem::file_size(File("kills")), 5u);
+  MustCompile("ok");
+}
+
+TEST_F(CompilePoolTest, ClientsTakeTurnsAndASharedTaskIsCompiledInTheFirst) {
+  StartPool();
+  const std::string gate = MakeGate("gate");
+  Pending blocker = Compile("gate", gate);
+  std::vector<std::string> order;
+  std::vector<Pending> pending;
+  for (const auto& [name, client] : {std::pair("a1", "a"), std::pair("a2", "a"), std::pair("a3", "a"),
+                                     std::pair("shared", "a"), std::pair("b1", "b")}) {
+    auto promise = std::make_shared<std::promise<Result>>();
+    Pending next;
+    next.answer = promise->get_future();
+    CompileTask task = Task(name);
+    task.flow.client = client;
+    next.ticket = pool_->Compile(std::move(task), [&order, name = name, promise](Result result) {
+      order.emplace_back(name);
+      promise->set_value(std::move(result));
+    });
+    pending.push_back(std::move(next));
+  }
+  pending[3].ticket->AlsoFor({"c"});
+  OpenGate(gate);
+  for (Pending& next : pending) EXPECT_TRUE(next.Get().ok());
+  EXPECT_THAT(order, ElementsAre("a1", "b1", "shared", "a2", "a3"));
 }
 
 TEST_F(CompilePoolTest, CancelledWaitingTaskIsNeverCalled) {

@@ -134,5 +134,36 @@ TEST_F(ConfigTest, RefusesValuesOutOfRange) {
   EXPECT_TRUE(absl::IsInvalidArgument(error_of([](Config& config) { config.listen = {"0.0.0.0:1"}; })));
 }
 
+TEST(Config, NumbersAreReadCheckedAndPrinted) {
+  const std::string path = ::testing::TempDir() + "/numbers.toml";
+  std::ofstream(path) << "drain_seconds = 7\nqueue_per_client = 12\n";
+  const absl::StatusOr<Config> config = LoadConfigFile(path, Config());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->drain_seconds, 7);
+  EXPECT_EQ(config->queue_per_client, 12);
+  EXPECT_EQ(config->queue_total, Config().queue_total);
+  EXPECT_THAT(PrintConfig(*config), ::testing::HasSubstr("drain_seconds = 7\n"));
+  Config bad;
+  bad.queue_per_client = 0;
+  const absl::StatusOr<Config> refused = ResolveConfig(bad, {});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()), ::testing::HasSubstr("queue_per_client is 0"));
+}
+
+TEST(Config, ReloadingTakesLimitsAndNamesWhatNeedsARestart) {
+  Config running;
+  running.target = "a100";
+  Config changed = running;
+  changed.queue_total = 5;
+  changed.log_level = "debug";
+  EXPECT_TRUE(ApplyReloadable(changed, running).empty());
+  EXPECT_EQ(running.queue_total, 5);
+  EXPECT_EQ(running.log_level, "debug");
+  changed.target = "h100";
+  changed.workers = 3;
+  EXPECT_THAT(ApplyReloadable(changed, running), ::testing::UnorderedElementsAre("workers", "target"));
+  EXPECT_EQ(running.target, "a100");
+}
+
 }  // namespace
 }  // namespace qgemm

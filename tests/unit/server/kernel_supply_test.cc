@@ -28,7 +28,7 @@ class KernelSupplyTest : public ::testing::Test {
     return config;
   }
   KernelSupply::Requested Request() {
-    return supply_.Request(ConfigWith(3), KernelSignature(), "sm_90a", "nvrtc 13.0", /*priority=*/0);
+    return supply_.Request(ConfigWith(3), KernelSignature(), "sm_90a", "nvrtc 13.0", Flow());
   }
   void AwaitReady(const Kernel& kernel) {
     MutexLock lock(mu_);
@@ -63,7 +63,7 @@ TEST_F(KernelSupplyTest, AChangedSourceIsNeverMixedWithTheShippedOne) {
   const KernelSupply::Requested shipped = Request();
   const KernelSupply::Requested tried =
       supply_.Request(ConfigWith(3), KernelSignature(), "sm_90a", "nvrtc 13.0",
-                      /*priority=*/0, changed);
+                      Flow(), changed);
   AwaitReady(*shipped.kernel);
   AwaitReady(*tried.kernel);
   EXPECT_NE(tried.kernel->key(), shipped.kernel->key());
@@ -82,7 +82,7 @@ TEST_F(KernelSupplyTest, AnUnchangedSourceIsTheShippedOne) {
   const KernelSupply::Requested shipped = Request();
   AwaitReady(*shipped.kernel);
   const KernelSupply::Requested same =
-      supply_.Request(ConfigWith(3), KernelSignature(), "sm_90a", "nvrtc 13.0", /*priority=*/0,
+      supply_.Request(ConfigWith(3), KernelSignature(), "sm_90a", "nvrtc 13.0", Flow(),
                       {{"mma.cuh", std::string(EmbeddedSource("mma.cuh"))}});
   EXPECT_EQ(same.kernel->key(), shipped.kernel->key());
   EXPECT_EQ(compiler_.compiles(), 1);
@@ -92,7 +92,7 @@ TEST_F(KernelSupplyTest, StoredKernelIsNotCompiledAgain) {
   AwaitReady(*Request().kernel);
   KernelSupply after_restart(store_, compiler_, RealClock(), [] {});
   const KernelSupply::Requested again =
-      after_restart.Request(ConfigWith(3), KernelSignature(), "sm_90a", "nvrtc 13.0", /*priority=*/0);
+      after_restart.Request(ConfigWith(3), KernelSignature(), "sm_90a", "nvrtc 13.0", Flow());
   ASSERT_TRUE(again.kernel->ready());
   EXPECT_EQ(again.kernel->progress()->phase.load(), KernelProgress::kStored);
   EXPECT_EQ(compiler_.compiles(), 1);
@@ -171,10 +171,10 @@ TEST_F(KernelSupplyTest, SpillingKernelIsStoredSoThatItIsNotCompiledAgain) {
 }
 
 TEST_F(KernelSupplyTest, SupportKernelsHaveAKeyOfTheirOwn) {
-  const KernelSupply::Requested support = supply_.RequestSupport("sm_90a", "nvrtc 13.0", /*priority=*/1);
+  const KernelSupply::Requested support = supply_.RequestSupport("sm_90a", "nvrtc 13.0", Flow());
   AwaitReady(*support.kernel);
   EXPECT_NE(support.kernel->key(), Request().kernel->key());
-  EXPECT_NE(support.kernel->key(), supply_.RequestSupport("sm_80", "nvrtc 13.0", 1).kernel->key());
+  EXPECT_NE(support.kernel->key(), supply_.RequestSupport("sm_80", "nvrtc 13.0", Flow()).kernel->key());
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ class PickChoiceTest : public ::testing::Test {
     state.verdict->mutable_timing()->set_median_us(median_us);
     state.verdict->mutable_timing()->set_samples(100);
     state.kernel =
-        supply_.Request(state.candidate.config, problem_.signature, "sm_90a", "nvrtc 13.0", 0).kernel;
+        supply_.Request(state.candidate.config, problem_.signature, "sm_90a", "nvrtc 13.0", Flow()).kernel;
     MutexLock lock(mu_);
     while (!state.kernel->ready()) changed_.Wait(mu_);
     states_.push_back(std::move(state));

@@ -56,6 +56,9 @@ class RecordingStream : public TuneStream {
       case v1::TuneEvent::kProgress:
         progress.push_back(event.progress());
         break;
+      case v1::TuneEvent::kAccepted:
+        job_id = event.accepted().job_id();
+        break;
       default:
         summary = event.summary();
     }
@@ -65,6 +68,7 @@ class RecordingStream : public TuneStream {
   std::vector<v1::TuneResult> results;
   std::vector<v1::TuneProgress> progress;
   std::optional<v1::TuneSummary> summary;
+  std::string job_id;
   std::atomic<bool> cancelled{false};
 };
 
@@ -88,7 +92,7 @@ class TunerTest : public ::testing::Test {
 
   RecordingStream& Tune(const v1::TuneRequest& request, absl::StatusCode expected = absl::StatusCode::kOk) {
     streams_.push_back(std::make_unique<RecordingStream>());
-    status_ = tuner_->Tune(request, *streams_.back());
+    status_ = tuner_->Tune(request, "test", *streams_.back());
     EXPECT_EQ(status_.code(), expected) << status_;
     return *streams_.back();
   }
@@ -180,9 +184,11 @@ TEST_F(TunerTest, TwoClientsOfOneKeyShareOneTuning) {
   compiler_.Hold();
   RecordingStream first;
   RecordingStream second;
-  std::future<absl::Status> a = std::async(std::launch::async, [&] { return tuner_->Tune(request, first); });
+  std::future<absl::Status> a =
+      std::async(std::launch::async, [&] { return tuner_->Tune(request, "test", first); });
   compiler_.AwaitHeld(2);
-  std::future<absl::Status> b = std::async(std::launch::async, [&] { return tuner_->Tune(request, second); });
+  std::future<absl::Status> b =
+      std::async(std::launch::async, [&] { return tuner_->Tune(request, "test", second); });
   compiler_.Release();
   ASSERT_TRUE(a.get().ok());
   ASSERT_TRUE(b.get().ok());
@@ -315,7 +321,7 @@ TEST_F(TunerTest, LastClientsCancellationWithdrawsQueuedCompiles) {
   RecordingStream stream;
   const v1::TuneRequest request = RequestFor({Int4Problem(5376, 4096)}, {16});
   std::future<absl::Status> tune =
-      std::async(std::launch::async, [&] { return tuner_->Tune(request, stream); });
+      std::async(std::launch::async, [&] { return tuner_->Tune(request, "test", stream); });
   compiler_.AwaitHeld(3);
   stream.cancelled = true;
   EXPECT_TRUE(absl::IsCancelled(tune.get()));
@@ -333,7 +339,8 @@ TEST_F(TunerTest, OneClientsCancellationLeavesTheOthersWorkAlone) {
   gpu_.Hold();
   RecordingStream leaver;
   const v1::TuneRequest request = RequestFor({Int4Problem(5376, 4096)}, {16});
-  std::future<absl::Status> a = std::async(std::launch::async, [&] { return tuner_->Tune(request, leaver); });
+  std::future<absl::Status> a =
+      std::async(std::launch::async, [&] { return tuner_->Tune(request, "test", leaver); });
   gpu_.AwaitHeld();
   // The second client must have joined before the first leaves.
   std::promise<void> joined;
@@ -352,7 +359,7 @@ TEST_F(TunerTest, OneClientsCancellationLeavesTheOthersWorkAlone) {
   };
   JoiningStream joining(joined);
   std::future<absl::Status> b =
-      std::async(std::launch::async, [&] { return tuner_->Tune(request, joining); });
+      std::async(std::launch::async, [&] { return tuner_->Tune(request, "test", joining); });
   joined.get_future().wait();
   leaver.cancelled = true;
   EXPECT_TRUE(absl::IsCancelled(a.get()));
@@ -368,7 +375,7 @@ TEST_F(TunerTest, CancelledTuningKeepsTheTimingsItHas) {
   RecordingStream stream;
   const v1::TuneRequest request = RequestFor({Int4Problem(5376, 4096)}, {16});
   std::future<absl::Status> tune =
-      std::async(std::launch::async, [&] { return tuner_->Tune(request, stream); });
+      std::async(std::launch::async, [&] { return tuner_->Tune(request, "test", stream); });
   gpu_.AwaitHeld();
   stream.cancelled = true;
   EXPECT_TRUE(absl::IsCancelled(tune.get()));
@@ -405,6 +412,35 @@ TEST_F(TunerTest, NewDriverMakesPicksStaleButServed) {
   retune.set_retune(true);
   EXPECT_FALSE(Tune(retune).results[0].stale());
   EXPECT_FALSE(Tune(request).results[0].stale());
+}
+
+TEST_F(TunerTest, PicksOfAnotherDriverAreTimedAgainInTheBackground) {
+  const v1::TuneRequest request = RequestFor({Int4Problem(5376, 4096)}, {1, 16, 64});
+  Tune(request);
+  const int screens = gpu_.screens();
+  Restart("590.10");
+  ASSERT_TRUE(tuner_->Toolchain().ok());
+  // As the daemon does, until nothing is left to do.
+  const auto stale = [&] {
+    int stale = 0;
+    for (const v1::TuneResult& result : Tune(request).results) stale += result.stale() ? 1 : 0;
+    return stale;
+  };
+  EXPECT_EQ(stale(), 3);
+  while (stale() > 0) tuner_->Tick();
+  EXPECT_EQ(gpu_.screens(), 2 * screens);
+  for (const v1::TuneResult& result : Tune(request).results) {
+    EXPECT_EQ(result.pick().driver_version(), "590.10");
+  }
+}
+
+TEST_F(TunerTest, LostGpuIsFoundAgainWithoutARequest) {
+  gpu_.SetLost(absl::UnavailableError("the GPU fell off the bus"));
+  Tune(RequestFor({Int4Problem(5376, 4096)}, {16}), absl::StatusCode::kUnavailable);
+  ASSERT_TRUE(tuner_->gpu_lost());
+  gpu_.SetLost(absl::OkStatus());
+  while (tuner_->gpu_lost()) tuner_->Tick();
+  EXPECT_TRUE(Tune(RequestFor({Int4Problem(5376, 4096)}, {16})).results[0].has_pick());
 }
 
 TEST_F(TunerTest, NewToolchainTunesAgainAndLookupSaysStale) {
@@ -473,7 +509,7 @@ TEST_F(TunerTest, StopEndsRunningRequests) {
   RecordingStream stream;
   const v1::TuneRequest request = RequestFor({Int4Problem(5376, 4096)}, {16});
   std::future<absl::Status> tune =
-      std::async(std::launch::async, [&] { return tuner_->Tune(request, stream); });
+      std::async(std::launch::async, [&] { return tuner_->Tune(request, "test", stream); });
   compiler_.AwaitHeld(1);
   tuner_->Stop();
   EXPECT_TRUE(absl::IsUnavailable(tune.get()));

@@ -1,0 +1,367 @@
+// Jobs of a real qgemmd: journalled, detached, watched again, cancelled, finished after kill -9.
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "qgemm/v1/device.grpc.pb.h"
+#include "tests/system/daemon_fixture.h"
+
+namespace qgemm {
+namespace {
+
+using ::testing::HasSubstr;
+
+class JobsDaemonTest : public DaemonTest {
+ protected:
+  void StartWith(const std::vector<std::pair<std::string, std::string>>& environment) {
+    daemon_.reset();
+    daemon_ = std::make_unique<DaemonProcess>(QGEMMD, Flags(/*gpu=*/true), environment);
+    ASSERT_TRUE(daemon_->AwaitLine("ready: listening on").has_value()) << daemon_->Output();
+    Connect();
+  }
+
+  // The id of the accepted job; empty: it was not acknowledged.
+  std::string Detach(v1::TuneRequest request) {
+    request.set_detach(true);
+    grpc::ClientContext context;
+    context.AddMetadata("client_id", "test");
+    const auto reader = tuner_->Tune(&context, request);
+    v1::TuneEvent event;
+    std::string job_id;
+    while (reader->Read(&event)) {
+      if (event.has_accepted()) job_id = event.accepted().job_id();
+    }
+    const grpc::Status status = reader->Finish();
+    return status.ok() ? job_id : "";
+  }
+
+  TuneAnswer Watch(const std::string& job_id) {
+    TuneAnswer answer;
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(4));
+    v1::WatchJobRequest request;
+    request.set_job_id(job_id);
+    const auto reader = tuner_->WatchJob(&context, request);
+    v1::TuneEvent event;
+    while (reader->Read(&event)) {
+      if (event.has_result()) answer.results.push_back(event.result());
+      if (event.has_summary()) answer.summary = event.summary();
+    }
+    answer.status = reader->Finish();
+    return answer;
+  }
+
+  std::vector<v1::Job> List() {
+    grpc::ClientContext context;
+    v1::ListJobsResponse response;
+    const grpc::Status status = tuner_->ListJobs(&context, {}, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return {response.jobs().begin(), response.jobs().end()};
+  }
+
+  v1::TuneRequest Request(int64_t n = 512, v1::Effort effort = v1::EFFORT_BALANCED) {
+    return RequestFor(Int4Problem(n, 1024), {1, 16}, effort);
+  }
+};
+
+TEST_F(JobsDaemonTest, DetachedJobGoesOnAfterKillMinusNine) {
+  Start(/*gpu=*/true);
+  SKIP_WITHOUT_NVRTC();
+  const std::string job_id = Detach(Request(512, v1::EFFORT_EXHAUSTIVE));
+  ASSERT_FALSE(job_id.empty());
+  daemon_->Signal(SIGKILL);
+  ASSERT_TRUE(daemon_->AwaitExit().has_value());
+  Start(/*gpu=*/true);
+  ASSERT_EQ(List().size(), 1u);
+  EXPECT_EQ(List()[0].job_id(), job_id);
+  EXPECT_EQ(List()[0].client(), "test");
+  const TuneAnswer answer = Watch(job_id);
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  ASSERT_EQ(answer.results.size(), 2u);
+  for (const v1::TuneResult& result : answer.results) EXPECT_TRUE(result.has_pick()) << result.error();
+  // And once more, when it is history in the third daemon.
+  daemon_->Signal(SIGKILL);
+  ASSERT_TRUE(daemon_->AwaitExit().has_value());
+  Start(/*gpu=*/true);
+  const TuneAnswer replayed = Watch(job_id);
+  ASSERT_TRUE(replayed.status.ok()) << replayed.status.error_message();
+  EXPECT_EQ(replayed.results.size(), 2u);
+  EXPECT_EQ(List()[0].state(), v1::JOB_STATE_DONE);
+}
+
+TEST_F(JobsDaemonTest, EveryCrashWindowKeepsWhatWasAcknowledged) {
+  Start(/*gpu=*/true);
+  SKIP_WITHOUT_NVRTC();
+  int64_t n = 512;
+  for (const std::string point :
+       {"job-before-accept", "job-after-accept", "job-before-finish", "job-after-finish"}) {
+    n += 64;
+    StartWith({{"QGEMM_CRASH_POINT", point}});
+    const std::string acknowledged = Detach(Request(n));
+    ASSERT_EQ(daemon_->AwaitExit(), 128 + SIGKILL) << point;
+    EXPECT_EQ(acknowledged.empty(), point == "job-before-accept" || point == "job-after-accept") << point;
+    Start(/*gpu=*/true);
+    std::string in_journal;
+    for (const v1::Job& job : List()) {
+      if (absl::StrContains(job.description(), absl::StrCat(n, "x1024"))) in_journal = job.job_id();
+    }
+    EXPECT_EQ(in_journal.empty(), point == "job-before-accept") << point;
+    if (!acknowledged.empty()) {
+      EXPECT_EQ(in_journal, acknowledged) << point;
+    }
+    if (in_journal.empty()) continue;
+    const TuneAnswer answer = Watch(in_journal);
+    EXPECT_TRUE(answer.status.ok()) << point << ": " << answer.status.error_message();
+    EXPECT_EQ(answer.results.size(), 2u) << point;
+  }
+}
+
+TEST_F(JobsDaemonTest, ClientThatGoesAwayWithdrawsItsJobInTime) {
+  Start(/*gpu=*/true);
+  SKIP_WITHOUT_NVRTC();
+  grpc::ClientContext context;
+  const auto reader = tuner_->Tune(&context, Request(512, v1::EFFORT_EXHAUSTIVE));
+  v1::TuneEvent event;
+  ASSERT_TRUE(reader->Read(&event));
+  ASSERT_TRUE(event.has_accepted());
+  const std::string job_id = event.accepted().job_id();
+  context.TryCancel();
+  const auto gone = std::chrono::steady_clock::now();
+  while (reader->Read(&event)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::CANCELLED);
+  while (List()[0].state() != v1::JOB_STATE_CANCELLED) {
+    ASSERT_LT(std::chrono::steady_clock::now() - gone, std::chrono::seconds(10));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - gone, std::chrono::seconds(1));
+  EXPECT_EQ(Watch(job_id).status.error_code(), grpc::CANCELLED);
+}
+
+TEST_F(JobsDaemonTest, UnknownJobsAreNotFound) {
+  Start(/*gpu=*/false);
+  EXPECT_EQ(Watch("0123456789abcdef").status.error_code(), grpc::NOT_FOUND);
+  EXPECT_EQ(Watch("").status.error_code(), grpc::NOT_FOUND);
+  grpc::ClientContext context;
+  v1::CancelJobRequest request;
+  request.set_job_id(std::string(1000, 'x'));
+  v1::CancelJobResponse response;
+  EXPECT_EQ(tuner_->CancelJob(&context, request, &response).error_code(), grpc::NOT_FOUND);
+}
+
+TEST_F(JobsDaemonTest, SigtermFinishesWhatWasAcceptedAndRefusesTheRest) {
+  Start(/*gpu=*/true);
+  SKIP_WITHOUT_NVRTC();
+  grpc::ClientContext context;
+  const auto reader = tuner_->Tune(&context, Request());
+  v1::TuneEvent event;
+  ASSERT_TRUE(reader->Read(&event));
+  daemon_->Signal(SIGTERM);
+  ASSERT_TRUE(daemon_->AwaitLine("draining for up to").has_value());
+  const TuneAnswer refused = Tune(Request(1024));
+  EXPECT_EQ(refused.status.error_code(), grpc::UNAVAILABLE) << refused.status.error_message();
+  int results = 0;
+  while (reader->Read(&event)) results += event.has_result() ? 1 : 0;
+  const grpc::Status status = reader->Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(results, 2);
+  EXPECT_EQ(daemon_->AwaitExit(std::chrono::seconds(30)), 0);
+}
+
+TEST_F(JobsDaemonTest, SecondSigtermStopsAtOnceAndLosesNothing) {
+  Start(/*gpu=*/true);
+  SKIP_WITHOUT_NVRTC();
+  const std::string job_id = Detach(Request(512, v1::EFFORT_EXHAUSTIVE));
+  daemon_->Signal(SIGTERM);
+  ASSERT_TRUE(daemon_->AwaitLine("draining for up to").has_value());
+  daemon_->Signal(SIGTERM);
+  EXPECT_EQ(daemon_->AwaitExit(std::chrono::seconds(10)), 0);
+  Start(/*gpu=*/true);
+  const TuneAnswer answer = Watch(job_id);
+  EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_EQ(answer.results.size(), 2u);
+}
+
+TEST_F(JobsDaemonTest, SighupReadsLimitsAgain) {
+  const std::string file = folder_ + "/qgemmd.toml";
+  std::ofstream(file) << "queue_per_client = 100\n";
+  Start(/*gpu=*/true, {"--config", file});
+  SKIP_WITHOUT_NVRTC();
+  std::ofstream(file) << "queue_per_client = 1\nworkers = 7\n";
+  daemon_->Signal(SIGHUP);
+  const auto line = daemon_->AwaitLine("limits were read again");
+  ASSERT_TRUE(line.has_value()) << daemon_->Output();
+  EXPECT_THAT(*line, HasSubstr("workers"));
+  grpc::ClientContext context;
+  const auto reader = tuner_->Tune(&context, Request());
+  v1::TuneEvent event;
+  while (reader->Read(&event)) {
+  }
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::RESOURCE_EXHAUSTED) << status.error_message();
+  EXPECT_EQ(context.GetServerTrailingMetadata().count("grpc-retry-pushback-ms"), 1u);
+  // A file that is wrong changes nothing.
+  std::ofstream(file) << "queue_per_client = \"many\"\n";
+  daemon_->Signal(SIGHUP);
+  EXPECT_TRUE(daemon_->AwaitLine("nothing was changed").has_value());
+}
+
+TEST_F(JobsDaemonTest, PausedGpuIsFreeForOthersAndJobsWaitForIt) {
+  Start(/*gpu=*/true);
+  SKIP_WITHOUT_NVRTC();
+  ASSERT_TRUE(Tune(Request()).status.ok());
+  const auto device = v1::Device::NewStub(channel_);
+  const auto state = [&] {
+    grpc::ClientContext context;
+    v1::DescribeResponse response;
+    EXPECT_TRUE(device->Describe(&context, {}, &response).ok());
+    return response.state();
+  };
+  {
+    grpc::ClientContext context;
+    v1::PauseResponse response;
+    const grpc::Status paused = device->Pause(&context, {}, &response);
+    ASSERT_TRUE(paused.ok()) << paused.error_message();
+  }
+  EXPECT_EQ(state(), "paused");
+  // Lookups are served, jobs are accepted and say what they wait for.
+  EXPECT_EQ(Tune(Request()).summary.cache_hits(), 2);
+  const std::string job_id = Detach(Request(1024));
+  grpc::ClientContext watching;
+  v1::WatchJobRequest request;
+  request.set_job_id(job_id);
+  const auto watch = tuner_->WatchJob(&watching, request);
+  v1::TuneEvent event;
+  while (watch->Read(&event) && !absl::StrContains(event.progress().note(), "device resume")) {
+  }
+  EXPECT_THAT(event.progress().note(), HasSubstr("the GPU is paused"));
+  // Another daemon has the GPU meanwhile.
+  std::vector<std::string> flags = Flags(/*gpu=*/true);
+  flags[1] = "unix:" + folder_ + "/other.sock";
+  flags[3] = folder_ + "/other-data";
+  auto other = std::make_unique<DaemonProcess>(QGEMMD, flags);
+  ASSERT_TRUE(other->AwaitLine("ready: listening on").has_value()) << other->Output();
+  {
+    grpc::ClientContext context;
+    v1::ResumeResponse response;
+    const grpc::Status resumed = device->Resume(&context, {}, &response);
+    EXPECT_EQ(resumed.error_code(), grpc::UNAVAILABLE);
+    EXPECT_THAT(resumed.error_message(), HasSubstr("pid " + std::to_string(other->pid())));
+  }
+  other.reset();
+  {
+    grpc::ClientContext context;
+    v1::ResumeResponse response;
+    const grpc::Status resumed = device->Resume(&context, {}, &response);
+    EXPECT_TRUE(resumed.ok()) << resumed.error_message();
+  }
+  int results = 0;
+  while (watch->Read(&event)) results += event.has_result() ? 1 : 0;
+  EXPECT_TRUE(watch->Finish().ok());
+  EXPECT_EQ(results, 2);
+  EXPECT_EQ(state(), "ready");
+}
+
+TEST_F(JobsDaemonTest, IdleGpuIsGivenBackAndTakenAgainForTheNextJob) {
+  Start(/*gpu=*/true, {"--release-gpu-seconds", "1"});
+  SKIP_WITHOUT_NVRTC();
+  ASSERT_TRUE(daemon_->AwaitLine("is given back until it is needed").has_value());
+  EXPECT_TRUE(Tune(Request()).status.ok());
+}
+
+TEST_F(JobsDaemonTest, WithoutWorkersItCompilesInTheDaemonOnlyWhenAskedTo) {
+  std::vector<std::string> flags = Flags(/*gpu=*/false);
+  for (size_t i = 0; i + 1 < flags.size(); ++i) {
+    if (flags[i] == "--compile-binary") flags[i + 1] = folder_ + "/missing";
+  }
+  flags.emplace_back("--compile-in-process");
+  daemon_ = std::make_unique<DaemonProcess>(QGEMMD, flags);
+  ASSERT_TRUE(daemon_->AwaitLine("ready: listening on").has_value()) << daemon_->Output();
+  SKIP_WITHOUT_NVRTC();
+  Connect();
+  const TuneAnswer answer = Tune(RequestFor(Int4Problem(512, 1024), {1}, v1::EFFORT_MODEL_ONLY));
+  EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_TRUE(daemon_->AwaitLine("are compiled inside the daemon").has_value());
+}
+
+TEST_F(JobsDaemonTest, WorkersThatReturnAreUsedWithoutARestart) {
+  Start(/*gpu=*/false);
+  SKIP_WITHOUT_NVRTC();
+  const std::string program = folder_ + "/qgemm-compile";
+  std::vector<std::string> flags = Flags(/*gpu=*/false);
+  for (size_t i = 0; i + 1 < flags.size(); ++i) {
+    if (flags[i] == "--compile-binary") flags[i + 1] = program;
+  }
+  daemon_.reset();
+  daemon_ = std::make_unique<DaemonProcess>(QGEMMD, flags);
+  ASSERT_TRUE(daemon_->AwaitLine("nothing can be compiled").has_value()) << daemon_->Output();
+  Connect();
+  const v1::TuneRequest request = RequestFor(Int4Problem(512, 1024), {1}, v1::EFFORT_MODEL_ONLY);
+  EXPECT_EQ(Tune(request).status.error_code(), grpc::UNAVAILABLE);
+  std::filesystem::create_symlink(QGEMM_COMPILE, program);
+  ASSERT_TRUE(daemon_->AwaitLine("compile workers can be started again").has_value());
+  EXPECT_TRUE(Tune(request).status.ok());
+}
+
+// QGEMM_SOAK_ROUNDS and QGEMM_SOAK_JOBS make it longer.
+TEST_F(JobsDaemonTest, RandomKillsLoseNoAcknowledgedJobAndNoResult) {
+  Start(/*gpu=*/true);
+  SKIP_WITHOUT_NVRTC();
+  const auto number = [](const char* name, int otherwise) {
+    const char* text = std::getenv(name);
+    return text == nullptr ? otherwise : std::atoi(text);
+  };
+  const int rounds = number("QGEMM_SOAK_ROUNDS", 2);
+  const int jobs = number("QGEMM_SOAK_JOBS", 6);
+  std::mt19937 random(20261130);
+  std::vector<std::string> acknowledged;
+  std::map<std::string, std::string> answered;  // what was streamed, by job and bucket
+  int64_t n = 512;
+  for (int round = 0; round < rounds; ++round) {
+    const int kill_after = std::uniform_int_distribution<int>(1, jobs)(random);
+    for (int i = 0; i < jobs; ++i) {
+      n += 64;
+      const std::string job_id = Detach(Request(n));
+      if (!job_id.empty()) acknowledged.push_back(job_id);
+      // Some are seen to their end, so that their results are acknowledged, too.
+      if (!job_id.empty() && i % 4 == 3) {
+        for (const v1::TuneResult& result : Watch(job_id).results) {
+          answered[absl::StrCat(job_id, " ", result.m_bucket())] = result.pick().SerializeAsString();
+        }
+      }
+      if (i + 1 == kill_after) {
+        daemon_->Signal(SIGKILL);
+        ASSERT_EQ(daemon_->AwaitExit(), 128 + SIGKILL);
+        Start(/*gpu=*/true);
+      }
+    }
+  }
+  EXPECT_EQ(acknowledged.size(), static_cast<size_t>(rounds) * jobs);
+  std::map<std::string, std::string> final;
+  for (const std::string& job_id : acknowledged) {
+    const TuneAnswer answer = Watch(job_id);
+    ASSERT_TRUE(answer.status.ok()) << job_id << ": " << answer.status.error_message();
+    EXPECT_EQ(answer.results.size(), 2u);
+    for (const v1::TuneResult& result : answer.results) {
+      EXPECT_TRUE(result.has_pick()) << result.error();
+      final[absl::StrCat(job_id, " ", result.m_bucket())] = result.pick().SerializeAsString();
+    }
+  }
+  for (const auto& [key, pick] : answered) EXPECT_EQ(final[key], pick) << key;
+  for (const v1::Job& job : List()) EXPECT_EQ(job.state(), v1::JOB_STATE_DONE) << job.job_id();
+}
+
+}  // namespace
+}  // namespace qgemm
