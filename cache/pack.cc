@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/digest.h"
@@ -112,7 +113,7 @@ class PackReader {
     std::string head;
     QGEMM_RETURN_IF_ERROR(Read(kEntryHeaderBytes, "an entry", head));
     entry.type = static_cast<EntryType>(head[0]);
-    if (absl::string_view("HKTPE").find(head[0]) == absl::string_view::npos) {
+    if (!absl::StrContains("HKTPE", head.substr(0, 1))) {
       return BadPack(entry.offset, absl::StrCat("an entry has the unknown type ", static_cast<int>(head[0])));
     }
     const uint64_t length = FromLittleEndian(absl::string_view(head).substr(1));

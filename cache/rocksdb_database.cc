@@ -151,7 +151,7 @@ RocksDbDatabase::~RocksDbDatabase() {
 
 rocksdb::Status RocksDbDatabase::Compact(const std::function<bool()>& done, std::atomic<bool>& canceled) {
   // The log is shared: it is deleted when the last family no longer needs it.
-  const rocksdb::Status flushed = db_->Flush(rocksdb::FlushOptions(), handles_);
+  rocksdb::Status flushed = db_->Flush(rocksdb::FlushOptions(), handles_);
   if (!flushed.ok()) return flushed;
   rocksdb::CompactRangeOptions options;
   options.canceled = &canceled;
@@ -160,7 +160,7 @@ rocksdb::Status RocksDbDatabase::Compact(const std::function<bool()>& done, std:
   for (const RecordFamily each : {RecordFamily::kKernel, RecordFamily::kPick, RecordFamily::kTiming,
                                   RecordFamily::kIndex, RecordFamily::kJob}) {
     // Of the kernels this moves the keys only, and tells what became garbage in which blob file.
-    const rocksdb::Status status = db_->CompactRange(options, family(each), nullptr, nullptr);
+    rocksdb::Status status = db_->CompactRange(options, family(each), nullptr, nullptr);
     if (!status.ok()) return status;
   }
   // The oldest blob files are emptied and deleted, some at a time, and what lives moves to new ones. After a
@@ -182,7 +182,7 @@ rocksdb::Status RocksDbDatabase::Compact(const std::function<bool()>& done, std:
     // RocksDB rounds down to whole files.
     const auto files = static_cast<double>(property(rocksdb::DB::Properties::kNumBlobFiles));
     options.blob_garbage_collection_age_cutoff = std::min(1.0, std::max(kStep, 1.01 / std::max(1.0, files)));
-    const rocksdb::Status status = db_->CompactRange(options, kernels, nullptr, nullptr);
+    rocksdb::Status status = db_->CompactRange(options, kernels, nullptr, nullptr);
     if (!status.ok()) return status;
   }
   return rocksdb::Status::OK();

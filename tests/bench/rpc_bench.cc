@@ -1,10 +1,9 @@
 // Lookups of stored picks through the whole daemon beside a bare gRPC echo of the same message sizes, in the
 // same process and run: rates, latencies, batches; how long a store of many picks takes to open; the idle
 // daemon's memory. Prints JSON.
-#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/impl/codegen/proto_utils.h>
+#include <grpcpp/support/method_handler.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -14,8 +13,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <latch>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -50,36 +51,26 @@ struct Options {
   int batch = 1000;
 };
 
-// Answers every call with the same bytes.
-class EchoService : public grpc::CallbackGenericService {
+// Answers every call with the same bytes, without looking at them: what gRPC's synchronous server costs,
+// which is the one that the daemon uses, too.
+class EchoService : public grpc::Service {
  public:
-  explicit EchoService(const std::string& answer) : answer_(answer) {}
-
- private:
-  class Reactor : public grpc::ServerGenericBidiReactor {
-   public:
-    explicit Reactor(const std::string& answer) : answer_(answer) { StartRead(&request_); }
-    void OnReadDone(bool ok) override {
-      if (!ok) {
-        Finish(grpc::Status::OK);
-        return;
-      }
-      grpc::Slice slice(answer_.data(), answer_.size());
-      response_ = grpc::ByteBuffer(&slice, 1);
-      StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
-    }
-    void OnDone() override { delete this; }
-
-   private:
-    const std::string& answer_;
-    grpc::ByteBuffer request_;
-    grpc::ByteBuffer response_;
-  };
-  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* /*context*/) override {
-    return new Reactor(answer_);
+  explicit EchoService(const std::string& answer) {
+    const grpc::Slice slice(answer);
+    answer_ = grpc::ByteBuffer(&slice, 1);
+    AddMethod(new grpc::internal::RpcServiceMethod(
+        kLookupMethod, grpc::internal::RpcMethod::NORMAL_RPC,
+        new grpc::internal::RpcMethodHandler<EchoService, grpc::ByteBuffer, grpc::ByteBuffer>(
+            [](EchoService* service, grpc::ServerContext*, const grpc::ByteBuffer*,
+               grpc::ByteBuffer* answer) {
+              *answer = service->answer_;
+              return grpc::Status::OK;
+            },
+            this)));
   }
 
-  const std::string answer_;
+ private:
+  grpc::ByteBuffer answer_;
 };
 
 v1::Problem ProblemOf(int i) {
@@ -148,9 +139,9 @@ Load Run(const std::string& address, const std::vector<std::string>& requests, c
   std::vector<std::vector<double>> latencies(options.threads);
   std::atomic<size_t> answer_bytes{0};
   std::vector<std::thread> threads;
-  const auto begin = SteadyClock::now() + std::chrono::milliseconds(100);
-  const auto end = begin + std::chrono::duration_cast<SteadyClock::duration>(
-                               std::chrono::duration<double>(options.seconds));
+  // Everybody is warm when the first begins.
+  std::latch warm(options.threads);
+  std::vector<double> rates(options.threads);
   for (int t = 0; t < options.threads; ++t) {
     threads.emplace_back([&, t] {
       grpc::ChannelArguments arguments;
@@ -172,8 +163,13 @@ Load Run(const std::string& address, const std::vector<std::string>& requests, c
         return response.Length();
       };
       size_t next = static_cast<size_t>(t) * 7919;
-      for (int i = 0; i < 200; ++i) answer_bytes = call(requests[next++ % requests.size()]);
-      std::this_thread::sleep_until(begin);
+      for (int i = 0; i < (requests[0].size() > 1000 ? 20 : 500); ++i) {
+        answer_bytes = call(requests[next++ % requests.size()]);
+      }
+      warm.arrive_and_wait();
+      const auto begin = SteadyClock::now();
+      const auto end = begin + std::chrono::duration_cast<SteadyClock::duration>(
+                                   std::chrono::duration<double>(options.seconds));
       for (int64_t i = 0;; ++i) {
         auto due = SteadyClock::now();
         if (paced > 0) {
@@ -185,6 +181,8 @@ Load Run(const std::string& address, const std::vector<std::string>& requests, c
         call(requests[next++ % requests.size()]);
         latencies[t].push_back(std::chrono::duration<double, std::micro>(SteadyClock::now() - due).count());
       }
+      rates[t] = static_cast<double>(latencies[t].size()) /
+                 std::chrono::duration<double>(SteadyClock::now() - begin).count();
       queue.Shutdown();
       void* tag = nullptr;
       bool ok = false;
@@ -193,11 +191,10 @@ Load Run(const std::string& address, const std::vector<std::string>& requests, c
     });
   }
   for (std::thread& thread : threads) thread.join();
-  const double elapsed = std::chrono::duration<double>(SteadyClock::now() - begin).count();
   std::vector<double> all;
   for (const std::vector<double>& one : latencies) all.insert(all.end(), one.begin(), one.end());
   std::sort(all.begin(), all.end());
-  return {static_cast<double>(all.size()) / elapsed, Percentile(all, 0.5), Percentile(all, 0.99),
+  return {std::accumulate(rates.begin(), rates.end(), 0.0), Percentile(all, 0.5), Percentile(all, 0.99),
           answer_bytes};
 }
 
@@ -234,10 +231,10 @@ Json MeasureOpening(int64_t picks, const TuningTarget& target) {
     auto store = RocksDbStore::Open(temporary.store());
     QGEMM_CHECK(store.ok());
     constexpr int64_t kPerWrite = 1000;
-    // Through a pack-less bulk path there is none: each pick is one synced write, from several threads.
+    // Each pick is a synced write; those of several threads share their syncs.
     std::atomic<int64_t> next{0};
     std::vector<std::thread> threads;
-    for (int t = 0; t < 32; ++t) {
+    for (int t = 0; t < 64; ++t) {
       threads.emplace_back([&] {
         for (int64_t i = next.fetch_add(kPerWrite); i < picks; i = next.fetch_add(kPerWrite)) {
           for (int64_t j = i; j < std::min(picks, i + kPerWrite); ++j) {
@@ -311,7 +308,7 @@ int Main(int argc, char** argv) {
     int port = 0;
     builder.AddListeningPort(is_unix ? "unix:" + echo_socket : "127.0.0.1:0",
                              grpc::InsecureServerCredentials(), &port);
-    builder.RegisterCallbackGenericService(&echo);
+    builder.RegisterService(&echo);
     const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
     QGEMM_CHECK(server != nullptr);
     const std::string echo_address = is_unix ? "unix:" + echo_socket : absl::StrCat("127.0.0.1:", port);

@@ -2,6 +2,7 @@
 // sentence; never a wrong byte, never a store that cannot be opened. QGEMM_FULL_SWEEP=1 flips every 97th
 // byte; without it the same bytes are sampled.
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -79,6 +80,7 @@ int CheckStore(const std::string& directory) {
 int CheckInChild(const std::string& directory) {
   ChildProcess child([&](const ChildProcess::Say&) {
     spdlog::set_level(spdlog::level::off);
+    alarm(120);  // a store that hangs is told from a slow disk by this, and by its flip
     return CheckStore(directory);
   });
   const int status = child.Wait();
