@@ -254,9 +254,9 @@ absl::Status RocksDbStore::CheckSchema() {
     const std::unique_ptr<rocksdb::Iterator> it(database_->db().NewIterator(rocksdb::ReadOptions(), handle));
     it->SeekToFirst();
     if (it->Valid()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "store ", directory_, " has records but no schema version, this program knows version ",
-          kSchemaVersion, "; use another store directory"));
+      // It is the first record that every version writes: this is what is left of a store.
+      return absl::DataLossError(
+          absl::StrCat("store ", directory_, ": it has records but no schema version"));
     }
   }
   if (!write_error().ok()) return absl::OkStatus();  // empty and read-only: nothing can be misread
