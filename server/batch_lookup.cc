@@ -38,7 +38,7 @@ BatchLookup::BatchLookup(PickLookup& lookup, CacheStore& store, Clock& clock, si
     : lookup_(lookup),
       store_(store),
       clock_(clock),
-      max_per_generation_(std::max<size_t>(1, max_answers / 2 / shards_.size())) {}
+      max_per_generation_(std::max<size_t>(1, max_answers / 2 / kShards)) {}
 
 absl::Status BatchLookup::Run(const v1::LookupRequest& request, const TuningTarget& target,
                               absl::string_view toolchain, v1::LookupResponse& response,
@@ -99,7 +99,7 @@ absl::StatusOr<BatchLookup::AnswerPtr> BatchLookup::Make(const v1::LookupKey& ke
 }
 
 BatchLookup::Shard& BatchLookup::ShardOf(const std::string& name) {
-  return shards_[(std::hash<std::string>()(name) >> 32) % shards_.size()];
+  return shards_[(std::hash<std::string>()(name) >> 32) % kShards];
 }
 
 uint64_t BatchLookup::EpochSum(const std::vector<std::string>& pick_keys) const {

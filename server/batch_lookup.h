@@ -59,6 +59,8 @@ class BatchLookup {
     std::unordered_map<std::string, AnswerPtr> old QGEMM_GUARDED_BY(mu);
   };
 
+  static constexpr size_t kShards = 16;
+
   Shard& ShardOf(const std::string& name);
   // Null: not remembered, or no longer right.
   AnswerPtr Recall(const std::string& name, TimePoint now);
@@ -71,7 +73,7 @@ class BatchLookup {
   CacheStore& store_;
   Clock& clock_;
   const size_t max_per_generation_;
-  std::array<Shard, 16> shards_;
+  std::array<Shard, kShards> shards_;
 };
 
 }  // namespace qgemm
