@@ -25,8 +25,9 @@ absl::Status SpoolFile::Append(absl::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = write(fd_.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0)
+    if (written < 0) {
       return absl::ErrnoToStatus(errno, "what arrives cannot be written to the data directory");
+    }
     bytes.remove_prefix(static_cast<size_t>(written));
   }
   return absl::OkStatus();
