@@ -61,6 +61,7 @@ class CudaLaunchDevice final : public LaunchDevice {
   }
 
   absl::Status EncodeTensorMap(const TensorMapShape& shape, absl::Span<std::byte> out) override {
+    const CurrentContext current(context_);  // the driver refuses without one
     return qgemm::EncodeTensorMap(shape, out);
   }
 

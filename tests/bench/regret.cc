@@ -201,7 +201,7 @@ class Bench {
       request.add_m(pairs_[i].m);
       request.set_effort(effort);
       CollectingStream stream;
-      QGEMM_RETURN_IF_ERROR(tuner.Tune(request, stream));
+      QGEMM_RETURN_IF_ERROR(tuner.Tune(request, "regret", stream));
       picked.gpu_s += stream.summary.gpu_busy_s();
       picked.compiles += stream.summary.compiles();
       picked.timings += stream.summary.timings();
@@ -264,7 +264,7 @@ class Bench {
   }
   absl::Status LoadSupport(Gpu& gpu) {
     QGEMM_ASSIGN_OR_RETURN(toolchain_, pool_.Toolchain());
-    KernelSupply::Requested support = supply_->RequestSupport(kArch, toolchain_, 0);
+    KernelSupply::Requested support = supply_->RequestSupport(kArch, toolchain_, Flow{.client = "regret"});
     while (!support.kernel->ready()) std::this_thread::yield();
     QGEMM_RETURN_IF_ERROR(support.kernel->status());
     gpu.SetSupportKernels(support.kernel->record().cubin());

@@ -83,7 +83,7 @@ class TunerSearchTest : public ::testing::Test {
   }
   RecordingStream Tune(const v1::TuneRequest& request) {
     RecordingStream stream;
-    const absl::Status status = tuner_->Tune(request, stream);
+    const absl::Status status = tuner_->Tune(request, "test", stream);
     EXPECT_TRUE(status.ok()) << status;
     return stream;
   }
@@ -193,7 +193,7 @@ TEST_F(TunerSearchTest, InvalidLimitsAreRefusedByName) {
   v1::TuneRequest request = RequestFor(5376, 4096, 16);
   request.set_only("(");
   RecordingStream stream;
-  EXPECT_EQ(tuner_->Tune(request, stream).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(tuner_->Tune(request, "test", stream).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(tuner_->Estimate(request).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
@@ -418,7 +418,7 @@ TEST_F(TunerSearchTest, AKernelThatDoesNotCompileIsQuarantinedAcrossRestarts) {
     Tuner tuner(empty, compiler, &gpu_, clock_, *TargetResolver::Create("h200", "", FakeGpu::H200()),
                 TunerOptions());
     RecordingStream stream;
-    ASSERT_TRUE(tuner.Tune(RequestFor(5376, 4096 + 128 * start, 16), stream).ok());
+    ASSERT_TRUE(tuner.Tune(RequestFor(5376, 4096 + 128 * start, 16), "test", stream).ok());
     EXPECT_TRUE(stream.result.has_pick());
     EXPECT_EQ(tries(), 1) << "start " << start;
   }
