@@ -260,10 +260,12 @@ void Jobs::Begin(const JobPtr& job, PreparedTune prepared) {
     };
     const JobBoard::Joined joined =
         work_.join(prepared, job->request(), prepared.missing[i], std::move(waiter));
-    if (!job->Joined(i, joined)) {
+    const TuneJob::Came came = job->Joined(i, joined);
+    if (came == TuneJob::Came::kIgnored) {
       board_.Leave(joined.job, joined.waiter);
       return;
     }
+    if (came == TuneJob::Came::kLast) EndLater(job, v1::JOB_STATE_DONE, absl::OkStatus());
   }
 }
 

@@ -71,13 +71,14 @@ bool TuneJob::Begin(std::vector<v1::TuneResult> stored, std::vector<Pending> pen
   return true;
 }
 
-bool TuneJob::Joined(size_t index, const JobBoard::Joined& joined) {
+TuneJob::Came TuneJob::Joined(size_t index, const JobBoard::Joined& joined) {
   MutexLock lock(mu_);
-  if (ending_ || retry_at_.has_value()) return false;
-  pending_[index].pick = joined.job;
-  pending_[index].waiter = joined.waiter;
-  pending_[index].created = joined.created;
-  return true;
+  if (ending_ || retry_at_.has_value()) return Came::kIgnored;
+  Pending& one = pending_[index];
+  one.pick = joined.job;
+  one.waiter = joined.waiter;
+  one.created = joined.created;
+  return one.done && --left_ == 0 ? Came::kLast : Came::kOne;
 }
 
 void TuneJob::Started(TimePoint now, int64_t wall_unix_ms) {
@@ -97,7 +98,8 @@ TuneJob::Came TuneJob::PickCame(int round, size_t index, v1::TuneResult result) 
   results_.push_back(std::move(result));
   info_.set_results_done(static_cast<int>(results_.size()));
   changed_.NotifyAll();
-  return --left_ == 0 ? Came::kLast : Came::kOne;
+  // A pick may come before its joining is known (Joined then counts it).
+  return pending_[index].pick != nullptr && --left_ == 0 ? Came::kLast : Came::kOne;
 }
 
 int TuneJob::round() {

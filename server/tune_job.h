@@ -53,11 +53,13 @@ class TuneJob {
   // Work on it was begun, the first time or again: `stored` answered at once, `pending` is to be joined.
   // Results that it has from before are kept. False: it is ending.
   bool Begin(std::vector<v1::TuneResult> stored, std::vector<Pending> pending, int results_wanted);
-  // The pending pick `index` was joined. False: the job is ending, the caller leaves the pick again.
-  bool Joined(size_t index, const JobBoard::Joined& joined);
-  void Started(TimePoint now, int64_t wall_unix_ms);
   enum class Came { kIgnored, kOne, kLast };
-  // A pick came; ignored when the job is ending or was begun again since.
+  // The pending pick `index` was joined. kIgnored: the job is ending, the caller leaves the pick again.
+  // kLast: all picks had come before their joining was known; the job is done.
+  Came Joined(size_t index, const JobBoard::Joined& joined);
+  void Started(TimePoint now, int64_t wall_unix_ms);
+  // A pick came; ignored when the job is ending or was begun again since. Never kLast before its joining is
+  // known: what was done for it is read from there.
   Came PickCame(int round, size_t index, v1::TuneResult result);
   int round();
 
