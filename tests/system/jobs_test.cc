@@ -80,7 +80,7 @@ class JobsDaemonTest : public DaemonTest {
 TEST_F(JobsDaemonTest, DetachedJobGoesOnAfterKillMinusNine) {
   Start(/*gpu=*/true);
   SKIP_WITHOUT_NVRTC();
-  const std::string job_id = Detach(Request(512, v1::EFFORT_EXHAUSTIVE));
+  const std::string job_id = Detach(Request());
   ASSERT_FALSE(job_id.empty());
   daemon_->Signal(SIGKILL);
   ASSERT_TRUE(daemon_->AwaitExit().has_value());
@@ -183,7 +183,7 @@ TEST_F(JobsDaemonTest, SigtermFinishesWhatWasAcceptedAndRefusesTheRest) {
 TEST_F(JobsDaemonTest, SecondSigtermStopsAtOnceAndLosesNothing) {
   Start(/*gpu=*/true);
   SKIP_WITHOUT_NVRTC();
-  const std::string job_id = Detach(Request(512, v1::EFFORT_EXHAUSTIVE));
+  const std::string job_id = Detach(Request());
   daemon_->Signal(SIGTERM);
   ASSERT_TRUE(daemon_->AwaitLine("draining for up to").has_value());
   daemon_->Signal(SIGTERM);
