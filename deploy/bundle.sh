@@ -24,17 +24,17 @@ bundle=build/bundle
 rm -rf "$bundle"
 mkdir -p "$bundle/bin" "$bundle/lib"
 for program in "${programs[@]}"; do cp "build/release/bin/$program" "$bundle/bin/"; done
-# GPU tests and benches are whatever the build made from these two folders.
-for folder in tests/gpu tests/bench; do
-  while IFS= read -r name; do
-    if [ -x "build/release/bin/$name" ]; then cp "build/release/bin/$name" "$bundle/bin/"; fi
-  done < <(ninja -C build/release -t query "$folder/all" | sed -n 's/^ *bin\///p')
-done
+# GPU tests are whatever the build made from their folder; of the benches what needs a GPU.
+while IFS= read -r name; do
+  if [ -x "build/release/bin/$name" ]; then cp "build/release/bin/$name" "$bundle/bin/"; fi
+done < <(ninja -C build/release -t query tests/gpu/all | sed -n 's/^ *bin\///p')
+cp build/release/bin/regret "$bundle/bin/"
 git ls-files -z 'tests/bench/*.py' tests/bench/kernel_bench tests/bench/read_kernels.cu tests/bench/anchors.json tests/bench/pairs44.json \
   'tests/system/*.py' 'tests/system/requirements.txt' |
   xargs -0 cp --parents -t "$bundle"
 install -D -m 644 -t "$bundle/models" deploy/models/*.json
 cp -R build/release/python "$bundle/python"
+rm -f "$bundle/python/qgemm/libqgemm.so"  # the one of lib/ serves
 find "$bundle/python" -name __pycache__ -prune -exec rm -r {} +
 install -D -m 644 -t "$bundle/examples" client/python/examples/*
 install -D -m 644 -t "$bundle/include/qgemm" client/qgemm/*c_api.h

@@ -49,7 +49,9 @@ class View(ctypes.Structure):
 def _candidates():
     if "QGEMM_LIBRARY" in os.environ:
         return [os.environ["QGEMM_LIBRARY"]]  # no other one then
-    return [str(pathlib.Path(__file__).resolve().parent.parent / "libqgemm.so"), "libqgemm.so"]
+    package = pathlib.Path(__file__).resolve().parent.parent
+    # In the package, or beside it as in the bundle: python/qgemm and lib.
+    return [str(package / "libqgemm.so"), str(package.parent.parent / "lib" / "libqgemm.so"), "libqgemm.so"]
 
 
 @functools.lru_cache(maxsize=None)
