@@ -15,19 +15,10 @@
 
 #include "absl/strings/match.h"
 #include "qgemm/v1/tuner.grpc.pb.h"
+#include "tests/fakes/int4_problem.h"
 #include "tests/system/daemon_process.h"
 
 namespace qgemm {
-
-inline v1::Problem Int4Problem(int64_t n, int64_t k) {
-  v1::Problem problem;
-  problem.set_n(n);
-  problem.set_k(k);
-  problem.mutable_format()->set_bits(4);
-  problem.mutable_format()->set_group_size(128);
-  problem.set_act(v1::SCALAR_TYPE_BF16);
-  return problem;
-}
 
 inline v1::TuneRequest RequestFor(const v1::Problem& problem, std::vector<int64_t> m, v1::Effort effort) {
   v1::TuneRequest request;

@@ -18,6 +18,7 @@
 #include "server/tuner.h"
 #include "tests/fakes/fake_compiler.h"
 #include "tests/fakes/fake_gpu.h"
+#include "tests/fakes/int4_problem.h"
 
 namespace qgemm {
 namespace {
@@ -26,16 +27,6 @@ using ::testing::_;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Pair;
-
-v1::Problem Int4Problem(int64_t n, int64_t k) {
-  v1::Problem problem;
-  problem.set_n(n);
-  problem.set_k(k);
-  problem.mutable_format()->set_bits(4);
-  problem.mutable_format()->set_group_size(128);
-  problem.set_act(v1::SCALAR_TYPE_BF16);
-  return problem;
-}
 
 v1::TuneRequest RequestFor(int64_t n, std::vector<int64_t> m = {16}) {
   v1::TuneRequest request;

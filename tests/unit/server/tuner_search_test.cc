@@ -17,6 +17,7 @@
 #include "server/tuner.h"
 #include "tests/fakes/fake_compiler.h"
 #include "tests/fakes/fake_gpu.h"
+#include "tests/fakes/int4_problem.h"
 
 namespace qgemm {
 namespace {
@@ -25,16 +26,6 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-v1::Problem Int4Problem(int64_t n, int64_t k) {
-  v1::Problem problem;
-  problem.set_n(n);
-  problem.set_k(k);
-  problem.mutable_format()->set_bits(4);
-  problem.mutable_format()->set_group_size(128);
-  problem.set_act(v1::SCALAR_TYPE_BF16);
-  return problem;
-}
 
 v1::TuneRequest RequestFor(int64_t n, int64_t k, int64_t m, v1::Effort effort = v1::EFFORT_BALANCED) {
   v1::TuneRequest request;
