@@ -1,13 +1,12 @@
 #include "client/qgemm/runtime.h"
 
-#include <algorithm>
-#include <cstring>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "client/c_api/answer.h"
 #include "client/qgemm/c_api.h"
 
 struct qgemm_runtime {  // NOLINT(readability-identifier-naming): the C interface's name
@@ -16,16 +15,6 @@ struct qgemm_runtime {  // NOLINT(readability-identifier-naming): the C interfac
 
 namespace qgemm {
 namespace {
-
-int Answer(const absl::Status& status, char* error, size_t error_size) {
-  if (!status.ok() && error != nullptr && error_size > 0) {
-    const std::string message(status.message());
-    const size_t length = std::min(message.size(), error_size - 1);
-    std::memcpy(error, message.data(), length);
-    error[length] = '\0';
-  }
-  return static_cast<int>(status.code());  // qgemm_code has the same numbers
-}
 
 absl::Status CheckLayer(const qgemm_runtime* runtime, int layer) {
   if (runtime == nullptr) return absl::InvalidArgumentError("the runtime is NULL");

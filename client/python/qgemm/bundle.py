@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import os
 import pathlib
 import tarfile
 from typing import Dict, Optional, Tuple
@@ -250,14 +251,16 @@ def _text(document):
     return (json.dumps(document, indent=1) + "\n").encode()
 
 
-def write(path, methods, cubins, tensors=None):
+def write(path, methods, cubins, tensors=None, weights_file=None):
     """Writes a bundle to a directory, or to one file where `path` ends with .tar. `methods`: of Method; `cubins`: {sha256:
-    bytes} of all their picks; `tensors`: {name: (dtype, shape, bytes)} of the weights file, None: without one."""
-    files: Dict[str, bytes] = {}
+    bytes} of all their picks; `tensors`: {name: (dtype, shape, bytes)} of the weights file, or `weights_file`: the path of
+    a finished one, which is moved; neither: without one."""
+    files: Dict[str, object] = {}  # bytes, or the path of a file to move
 
     def add(name, data):
         files[name] = data
-        return {"file": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        digest, size = _digest(data)
+        return {"file": name, "bytes": size, "sha256": digest}
 
     infos, entries = {}, []
     for method in sorted(methods, key=lambda m: m.name):
@@ -274,21 +277,39 @@ def write(path, methods, cubins, tensors=None):
         add(f"kernels/{sha256}.cubin", cubins[sha256])
         kernels.append({"sha256": sha256, "entry": info.entry, "arch": info.arch, "bytes": len(cubins[sha256]),
                         "programmatic": False, "access": None})  # fmt: skip
-    weights = None if tensors is None else add("weights.safetensors", _safetensors(tensors))
+    weights = None
+    if tensors is not None or weights_file is not None:
+        weights = add("weights.safetensors", _safetensors(tensors) if weights_file is None else pathlib.Path(weights_file))
     manifest = {"bundle_version": VERSION, "abi_version": ABI_VERSION, "layout_id": LAYOUT_ID, "methods": entries,
                 "kernels": kernels, "weights": weights}  # fmt: skip
     add("manifest.json", _text(manifest))
     _write_files(pathlib.Path(path), files)
 
 
+def _digest(data):
+    """(SHA-256, size) of bytes or of a file."""
+    if not isinstance(data, pathlib.Path):
+        return hashlib.sha256(data).hexdigest(), len(data)
+    digest = hashlib.sha256()
+    with open(data, "rb") as file:
+        while piece := file.read(1 << 22):
+            digest.update(piece)
+    return digest.hexdigest(), data.stat().st_size
+
+
 def _write_files(path, files):
     if path.suffix != ".tar":
         for name, data in files.items():
             (path / name).parent.mkdir(parents=True, exist_ok=True)
-            (path / name).write_bytes(data)
+            if isinstance(data, pathlib.Path):
+                os.replace(data, path / name)
+            else:
+                (path / name).write_bytes(data)
         return
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
         for name, data in sorted(files.items()):
             member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
+            is_file = isinstance(data, pathlib.Path)
+            member.size = data.stat().st_size if is_file else len(data)
+            with open(data, "rb") if is_file else io.BytesIO(data) as source:
+                archive.addfile(member, source)

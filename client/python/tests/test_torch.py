@@ -250,6 +250,36 @@ def test_layers_with_every_bucket_are_a_method_of_any_m(daemon, tmp_path):
     assert opened.weights() == {} and methods["step"].layers[0].weight_key == ""
 
 
+def test_methods_have_the_same_weights_once_with_and_without_skipping(daemon, tmp_path):
+    KERNELS.clear()
+    model = nn.Sequential(*(nn.Linear(64, n, bias=n == 64, dtype=torch.bfloat16) for n in (64, 128)))
+    qgemm.torch.quantize_(model, format="int4-g64")
+    with qgemm.Client(daemon) as client:
+        qgemm.torch.tune(model, client)
+    methods = {**{f"m{m}": m for m in (1, 2, 4, 8, 16, 32, 64)}, "any": None}
+    for name, skips in (("a", True), ("b", False), ("c.tar", True)):
+        saved = qgemm.torch.save_bundle(tmp_path / name, model, methods=methods, skip_repeats=skips)
+        assert saved.methods == list(methods)
+        if saved.weights is not None:  # on the CPU nothing is fingerprinted, and all is written for each method
+            assert (saved.weights.written, saved.weights.fingerprints) == (8 * 5, 0)
+    files = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file()]
+    assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in files)
+    assert not [path for path in tmp_path.iterdir() if path.name not in ("a", "b", "c.tar")]
+    for name in ("a", "c.tar"):
+        opened = Bundle.open(tmp_path / name).verify()
+        assert sorted(opened.methods) == sorted(methods)
+        static = opened.method("m16")
+        assert static.static_m == 16 and [[pick.m_bucket for pick in layer.picks] for layer in static.layers] == [[16]] * 2
+        assert [pick.m_bucket for pick in opened.method("any").layers[1].picks] == list(qgemm.LADDER)
+        restored = qgemm.torch.QuantizedLinear.from_bundle(opened, static.layers[0])
+        assert torch.equal(restored.weights, model[0].weights) and torch.equal(restored.bias, model[0].bias)
+    with pytest.raises(LookupError, match="method decode: .* is not tuned for M <= 1"):
+        KERNELS.clear()
+        with qgemm.Client(daemon) as client:
+            qgemm.torch.tune(model, client, m=[16])
+        qgemm.torch.save_bundle(tmp_path / "d", model, methods={"decode": 1})
+
+
 def test_qgemmctl_reads_a_bundle_written_here(daemon, tmp_path):
     qgemmctl = os.environ.get("QGEMMCTL")
     if not qgemmctl or " bundle " not in subprocess.run([qgemmctl, "--help"], capture_output=True, text=True).stdout:

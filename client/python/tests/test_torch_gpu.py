@@ -5,6 +5,8 @@
 
 import gc
 import os
+import pathlib
+import subprocess
 from concurrent import futures
 
 import pytest
@@ -15,6 +17,7 @@ from torch import nn  # noqa: E402
 
 import qgemm  # noqa: E402
 import qgemm.torch  # noqa: E402
+from qgemm import weight_store  # noqa: E402
 from qgemm.torch.op import workspaces  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
@@ -180,3 +183,75 @@ def test_the_default_stream_and_others_do_not_disturb_each_other(client):
                 results[index] = layer(x)
     torch.cuda.synchronize()
     assert all(torch.equal(a, b) for a, b in zip(results, wanted))
+
+
+# ---- the weight store, whose fingerprints are made on the GPU -------------------------------------------------------
+
+needs_library = pytest.mark.skipif(not weight_store.available(), reason="libqgemm.so is not there: QGEMM_LIBRARY")
+
+
+@needs_library
+def test_a_weight_is_known_by_its_fingerprint_and_written_once(tmp_path):
+    tensors = {f"w{i}": torch.randint(0, 256, (size,), dtype=torch.uint8, device="cuda") for i, size in enumerate((16, 4097, 1 << 20))}
+    torch.cuda.synchronize()
+    files = {}
+    for skips in (True, False):
+        with weight_store.WeightStore(tmp_path / "w", 0, skips) as store:
+            skipped = [store.add(key, tensor) for _ in range(8) for key, tensor in tensors.items()]
+            store.finish()
+            assert skipped == [False] * 3 + [skips] * 21
+            assert store.counts.fingerprints == (24 if skips else 0)
+        files[skips] = (tmp_path / "w").read_bytes()
+    assert files[True] == files[False]
+
+
+@needs_library
+@pytest.mark.parametrize("at", [0, 12345, -1])
+def test_one_changed_bit_of_a_weight_is_refused(tmp_path, at):
+    tensor = torch.randint(0, 256, (1 << 20 | 5,), dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    with weight_store.WeightStore(tmp_path / "w", 0) as store:
+        store.add("w", tensor)
+        tensor[at] ^= 1
+        torch.cuda.synchronize()
+        with pytest.raises(qgemm.InvalidRequest, match="weight w has changed"):
+            store.add("w", tensor)
+
+
+@needs_library
+@pytest.mark.parametrize("kind", ["library_constant", "state"])
+def test_constants_and_state_on_the_gpu_are_never_fingerprinted_and_always_written(tmp_path, kind):
+    tensor = torch.zeros(4096, dtype=torch.bfloat16, device="cuda")
+    torch.cuda.synchronize()
+    with weight_store.WeightStore(tmp_path / "w", 0) as store:
+        assert [store.add("decode/c", tensor, kind) for _ in range(3)] == [False] * 3
+        counts = store.counts
+    assert (counts.written, counts.skipped, counts.fingerprints) == (3, 0, 0)
+
+
+@needs_library
+def test_a_bundle_of_8_methods_is_the_same_with_and_without_the_store(client, tmp_path):
+    model = nn.Sequential(*(nn.Linear(512, n, bias=False, dtype=torch.bfloat16, device="cuda") for n in (512, 1024)))
+    qgemm.torch.quantize_(model, client)
+    methods = {**{f"m{m}": m for m in (1, 2, 4, 8, 16, 32, 64)}, "any": None}
+    saved = {n: qgemm.torch.save_bundle(tmp_path / n, model, methods=methods, skip_repeats=n == "a") for n in ("a", "b")}
+    assert (saved["a"].weights.written, saved["a"].weights.skipped) == (4, 28)
+    assert (saved["b"].weights.written, saved["b"].weights.skipped) == (32, 0)
+    files = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file())
+    assert files == sorted(path.relative_to(tmp_path / "b") for path in (tmp_path / "b").rglob("*") if path.is_file())
+    assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in files)
+
+
+def test_the_c_example_runs_a_layer_of_a_bundle(client, tmp_path):
+    program = os.environ.get("QGEMM_RUN_LAYER", pathlib.Path(__file__).resolve().parents[2] / "bin" / "run_layer")
+    if not pathlib.Path(program).exists():
+        pytest.skip("QGEMM_RUN_LAYER names no run_layer")
+    layer = tuned(client, 1024, 512)
+    qgemm.torch.save_bundle(tmp_path / "b", nn.Sequential(layer), methods={"decode": 1, "any": None})
+    for method, m in (("decode", 1), ("any", 1), ("any", 33), ("any", 700)):
+        x = torch.randn(m, 512, device="cuda").bfloat16()
+        (tmp_path / "x").write_bytes(x.cpu().view(torch.uint8).numpy().tobytes())
+        (tmp_path / "y").write_bytes(expected(layer, x).float().cpu().numpy().tobytes())
+        command = [program, tmp_path / "b", method, "0", str(m), tmp_path / "x", tmp_path / "y"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr

@@ -8,6 +8,7 @@ Importing this registers the operator torch.ops.qgemm.linear; a program that loa
 from qgemm.torch.linear import (
     QuantizedLinear,
     QuantizeReport,
+    SavedBundle,
     load_checkpoint_,
     load_kernels,
     preload,
@@ -21,6 +22,7 @@ from qgemm.torch.op import linear
 __all__ = [
     "QuantizeReport",
     "QuantizedLinear",
+    "SavedBundle",
     "linear",
     "load_checkpoint_",
     "load_kernels",

@@ -1,14 +1,16 @@
 """QuantizedLinear, which takes nn.Linear's place, and quantize_, which puts it there."""
 
 import dataclasses
+import pathlib
 import re
+import tempfile
 from typing import Dict, List, Optional
 
 import torch
 from torch import nn
 
-from qgemm import bundle, packing
-from qgemm.buckets import LADDER
+from qgemm import bundle, packing, weight_store
+from qgemm.buckets import LADDER, bucket_for
 from qgemm.results import TuneResults
 from qgemm.torch.kernels import KERNELS
 from qgemm.torch.op import linear, problem_of
@@ -232,16 +234,10 @@ def preload(*devices):
             KERNELS.preload(device)
 
 
-def _plane_tensors(name, layer):
-    """{"<name>.<plane>": (dtype, shape, bytes)} of a layer, for a bundle's weights file."""
-    tensors = {}
-    for plane in ("weights", "scales", "zeros", "steps", "bias"):
-        data = getattr(layer, plane)
-        if data is not None:
-            dtype = "U8" if plane != "bias" else {"bf16": "BF16", "fp16": "F16"}[_SCALES[layer.dtype]]
-            flat = data.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
-            tensors[f"{name}.{plane}"] = (dtype, tuple(data.shape), flat)
-    return tensors
+def _planes(name, layer):
+    """{"<name>.<plane>": tensor} of a layer, for a bundle's weights file."""
+    planes = {f"{name}.{plane}": getattr(layer, plane) for plane in ("weights", "scales", "zeros", "steps", "bias")}
+    return {key: tensor for key, tensor in planes.items() if tensor is not None}
 
 
 def _methods(name, layers):
@@ -259,19 +255,85 @@ def _methods(name, layers):
     return methods
 
 
-def save_bundle(path, model, *, weights=True, method="main"):
+def _chosen_methods(methods, layers):
+    """As save_bundle's `methods` says: {name: rows or None} -> bundle.Method; LookupError names what is not tuned."""
+    made = []
+    for name, rows in methods.items():
+        wanted = LADDER if rows is None else (bucket_for(rows),)
+        chosen = []
+        for layer in layers:
+            picks = {pick.m_bucket: pick for pick in layer.picks}
+            missing = [bucket for bucket in wanted if bucket not in picks]
+            if missing:
+                raise LookupError(f"method {name}: {layer.problem} is not tuned for M <= {missing[0]}: qgemm.torch.tune it")
+            chosen.append(dataclasses.replace(layer, picks=tuple(picks[bucket] for bucket in wanted)))
+        made.append(bundle.Method(name, rows, tuple(chosen)))
+    return made
+
+
+def _write_weights(path, methods, planes, skip_repeats):
+    """One file of the planes of all methods' layers; WeightCounts."""
+    devices = {tensor.device for of_layer in planes.values() for tensor in of_layer.values()}
+    gpus = {device for device in devices if device.type == "cuda"}
+    for device in gpus:
+        torch.cuda.synchronize(device)
+    one_gpu = next(iter(gpus)).index if len(gpus) == 1 else None
+    with weight_store.WeightStore(path, one_gpu, skip_repeats) as store:
+        for method in methods:
+            for layer in method.layers:
+                for key, tensor in sorted(planes[layer.name].items()):
+                    on_gpu = tensor.device.type == "cuda" and one_gpu is not None
+                    store.add(key, tensor if on_gpu else tensor.cpu(), "weight" if on_gpu else "cpu_tensor")
+        store.finish()
+        return store.counts
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedBundle:
+    """What save_bundle wrote: names of methods, and how often weights were written; None: there are none, or
+    libqgemm.so is not there."""
+
+    methods: List[str]
+    weights: Optional[weight_store.WeightCounts]
+
+
+def save_bundle(path, model, *, weights=True, method="main", methods=None, skip_repeats=True):
     """Writes a model's quantized layers as a bundle (qgemm.bundle): their kernels for every tuned bucket and, unless
-    `weights` is False, their packed weights. A layer has its name in the model; one that occurs twice its first.
-    Layers tuned for all of LADDER are the method `method`; others are in one method per bucket."""
-    layers, tensors = [], {}
+    `weights` is False, their packed weights, once for all methods. A layer has its name in the model; one that occurs
+    twice its first.
+
+    `methods`: {name: rows of every launch, or None for any}, such as {"decode": 1, "prefill": None}: all layers are in
+    each. Without it layers tuned for all of LADDER are the method `method`; others are in one method per bucket.
+    `skip_repeats`: a weight on a GPU that an earlier method wrote is known by its fingerprint and not copied again; the
+    bundle is the same without. Returns SavedBundle. LookupError: a method's bucket is not tuned."""
+    layers, planes = [], {}
     for name, module in model.named_modules():
         if isinstance(module, QuantizedLinear):
+            name = name or "main"
             if weights and module.permutation is not None:
                 raise ValueError(f"{name} gathers its activations (act-order), which a bundle cannot say: weights=False")
-            layers.append(KERNELS.layer(name or "main", module.problem, (name or "main") if weights else ""))
-            if weights:
-                tensors.update(_plane_tensors(name or "main", module))
-    bundle.write(path, _methods(method, layers), KERNELS.cubins(), tensors if weights else None)
+            layers.append(KERNELS.layer(name, module.problem, name if weights else ""))
+            planes[name] = _planes(name, module)
+    made = _methods(method, layers) if methods is None else _chosen_methods(methods, layers)
+    names = [each.name for each in made]
+    if not weights:
+        bundle.write(path, made, KERNELS.cubins())
+        return SavedBundle(names, None)
+    if not weight_store.available():
+        tensors = {}
+        for of_layer in planes.values():
+            for key, tensor in of_layer.items():
+                flat = tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+                tensors[key] = (weight_store.dtype_of(tensor), tuple(tensor.shape), flat)
+        bundle.write(path, made, KERNELS.cubins(), tensors)
+        return SavedBundle(names, None)
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        file = pathlib.Path(folder) / "weights.safetensors"
+        counts = _write_weights(file, made, planes, skip_repeats)
+        bundle.write(path, made, KERNELS.cubins(), weights_file=file)
+    return SavedBundle(names, counts)
 
 
 def load_kernels(path):
