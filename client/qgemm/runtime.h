@@ -55,10 +55,12 @@ struct LayerInfo {
   bool has_weights = false;
 };
 
+// Texts are valid while the runtime is.
 struct SelectedKernel {
-  int m_bucket = 0;
-  std::string kernel_sha256;
-  std::string config;
+  int m_bucket = 0;  // that it was tuned for
+  absl::string_view kernel_sha256;
+  absl::string_view config;
+  bool is_similar = false;  // M's bucket was not tuned for this layer: the most similar pick of the method
 };
 
 // One method of a bundle on one device; another device, another Runtime. Launch and Select may be called from
@@ -84,7 +86,9 @@ class Runtime {
   // The index of a layer; -1: there is none of that name.
   virtual int FindLayer(absl::string_view name) const = 0;
 
-  // The kernel that a launch with m rows uses. InvalidArgument: none serves it.
+  // The kernel that a launch with m rows uses: the layer's pick for the bucket of m; where it was not tuned
+  // for that bucket the nearest of the method's picks that is legal for this layer and M
+  // (kernels/similarity.h). Nothing is measured. InvalidArgument: none serves it.
   [[nodiscard]] virtual absl::StatusOr<SelectedKernel> Select(int layer, int64_t m) const = 0;
 
   // The workspace that serves every layer with up to max_m rows; its address is 0.

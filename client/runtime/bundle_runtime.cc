@@ -1,6 +1,7 @@
 #include "client/runtime/bundle_runtime.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <utility>
 #include <vector>
@@ -8,7 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "client/runtime/prepared_kernel.h"
+#include "client/runtime/similar_picks.h"
 #include "kernels/bucket.h"
+#include "kernels/legality.h"
 
 namespace qgemm {
 namespace {
@@ -49,16 +52,22 @@ class BundleRuntime final : public Runtime {
 
  private:
   struct Pick {
+    const BundlePick* tuned = nullptr;  // of method_
     std::unique_ptr<PreparedKernel> kernel;
-    bool waits = false;  // for the kernel before it: may be launched programmatically
+    bool waits = false;       // for the kernel before it: may be launched programmatically
+    bool is_similar = false;  // not tuned for this layer and bucket
   };
+  static constexpr size_t kBuckets = 16;
   struct Layer {
     LayerInfo info;
-    std::vector<int> buckets;  // ascending; picks[i] serves buckets[i]
     std::vector<Pick> picks;
+    // Of each bucket of the ladder: places in `picks`, the first that may run the real M is used.
+    std::array<std::vector<int>, kBuckets> choices;
     Planes planes;  // written by UploadWeights alone
   };
 
+  // The pick for m rows; null: none.
+  const Pick* Choose(const Layer& layer, int64_t m) const;
   absl::Status NoKernel(const Layer& layer, int64_t m) const;
   absl::Status InLayer(const Layer& layer, const absl::Status& status) const;
 
@@ -69,13 +78,16 @@ class BundleRuntime final : public Runtime {
 };
 
 absl::Status BundleRuntime::Prepare() {
+  const std::vector<std::vector<SimilarPick>> similar = SimilarPicks(method_, device_->profile());
   // A kernel is loaded once, for the largest shared memory any pick gives it.
   std::map<std::string, int> smem_bytes;
-  for (const BundleLayer& layer : method_.layers) {
-    for (const BundlePick& pick : layer.picks) {
-      int& bytes = smem_bytes[pick.kernel_sha256];
-      bytes = std::max(bytes, pick.launch.dynamic_smem_bytes);
-    }
+  const auto needs = [&smem_bytes](const BundlePick& pick, const LaunchSpec& launch) {
+    int& bytes = smem_bytes[pick.kernel_sha256];
+    bytes = std::max(bytes, launch.dynamic_smem_bytes);
+  };
+  for (size_t i = 0; i < method_.layers.size(); ++i) {
+    for (const BundlePick& pick : method_.layers[i].picks) needs(pick, pick.launch);
+    for (const SimilarPick& pick : similar[i]) needs(*pick.tuned, pick.launch);
   }
   std::map<std::string, std::pair<LaunchFunction, bool>> functions;
   for (const auto& [sha256, bytes] : smem_bytes) {
@@ -95,7 +107,9 @@ absl::Status BundleRuntime::Prepare() {
     }
     functions[sha256] = {*function, listed->programmatic};
   }
-  for (const BundleLayer& from : method_.layers) {
+  const absl::Span<const int> ladder = BucketLadder();
+  for (size_t i = 0; i < method_.layers.size(); ++i) {
+    const BundleLayer& from = method_.layers[i];
     Layer& layer = layers_.emplace_back();
     layer.info = {from.name,
                   from.problem.n,
@@ -104,12 +118,27 @@ absl::Status BundleRuntime::Prepare() {
                   method_.static_m,
                   ProblemName(from.problem),
                   !from.weight_key.empty()};
-    for (const BundlePick& pick : from.picks) {
+    const auto add = [&](const BundlePick& pick, const LaunchSpec& launch, bool is_similar) -> absl::Status {
       const auto& [function, waits] = functions[pick.kernel_sha256];
       QGEMM_ASSIGN_OR_RETURN(std::unique_ptr<PreparedKernel> kernel,
-                             PreparedKernel::Create(pick.launch, function, *device_));
-      layer.buckets.push_back(pick.m_bucket);
-      layer.picks.push_back({std::move(kernel), waits});
+                             PreparedKernel::Create(launch, function, *device_));
+      layer.picks.push_back({&pick, std::move(kernel), waits, is_similar});
+      return absl::OkStatus();
+    };
+    for (const BundlePick& pick : from.picks) QGEMM_RETURN_IF_ERROR(add(pick, pick.launch, false));
+    for (const SimilarPick& pick : similar[i]) {
+      const auto bucket = std::lower_bound(ladder.begin(), ladder.end(), pick.m_bucket) - ladder.begin();
+      layer.choices[bucket].push_back(static_cast<int>(layer.picks.size()));
+      QGEMM_RETURN_IF_ERROR(add(*pick.tuned, pick.launch, true));
+    }
+    // Its own pick of the bucket before all, its own of the next larger bucket after all.
+    for (size_t bucket = 0; bucket < kBuckets; ++bucket) {
+      const auto own = std::find_if(from.picks.begin(), from.picks.end(),
+                                    [&](const BundlePick& pick) { return pick.m_bucket >= ladder[bucket]; });
+      if (own == from.picks.end()) continue;
+      std::vector<int>& choices = layer.choices[bucket];
+      choices.insert(own->m_bucket == ladder[bucket] ? choices.begin() : choices.end(),
+                     static_cast<int>(own - from.picks.begin()));
     }
   }
   return absl::OkStatus();
@@ -163,28 +192,46 @@ int BundleRuntime::FindLayer(absl::string_view name) const {
 }
 
 absl::Status BundleRuntime::NoKernel(const Layer& layer, int64_t m) const {
-  return absl::InvalidArgumentError(absl::StrCat("layer ", layer.info.name, ": M = ", m,
-                                                 " is outside of 1 to ", layer.buckets.back(),
-                                                 ", which its kernel serves"));
+  int largest = 0;
+  for (size_t i = 0; i < kBuckets; ++i) {
+    if (!layer.choices[i].empty()) largest = BucketLadder()[i];
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "layer ", layer.info.name, ": M = ", m, " is outside of 1 to ", largest, ", which its kernels serve"));
+}
+
+const BundleRuntime::Pick* BundleRuntime::Choose(const Layer& layer, int64_t m) const {
+  const int bucket = SelectBucket(BucketLadder(), m);
+  if (bucket < 0) return nullptr;
+  for (const int place : layer.choices[bucket]) {
+    const Pick& pick = layer.picks[place];
+    // What of legality is left to the real M; the rest was looked at when the picks were ranked.
+    if (!pick.is_similar || pick.kernel->spec().WorkspaceBytes(m) <= kMaxWorkspaceBytes) return &pick;
+  }
+  return nullptr;
 }
 
 absl::StatusOr<SelectedKernel> BundleRuntime::Select(int layer, int64_t m) const {
-  const int i = SelectBucket(layers_[layer].buckets, m);
-  if (i < 0) return NoKernel(layers_[layer], m);
-  const BundlePick& pick = method_.layers[layer].picks[i];
-  return SelectedKernel{pick.m_bucket, pick.kernel_sha256, pick.config};
+  const Pick* const pick = Choose(layers_[layer], m);
+  if (pick == nullptr) return NoKernel(layers_[layer], m);
+  return SelectedKernel{pick->tuned->m_bucket, pick->tuned->kernel_sha256, pick->tuned->config,
+                        pick->is_similar};
 }
 
 WorkspaceMemory BundleRuntime::WorkspaceFor(int64_t max_m) const {
   int64_t tickets = 0, partials = 0;
   for (const Layer& layer : layers_) {
-    for (size_t i = 0; i < layer.picks.size(); ++i) {
-      // The largest M that comes to this pick; none when the one before serves all.
-      if (i > 0 && layer.buckets[i - 1] >= max_m) break;
-      const LaunchSpec& spec = layer.picks[i].kernel->spec();
-      const int64_t m = spec.max_m == 0 ? max_m : std::min<int64_t>(max_m, layer.buckets[i]);
-      tickets = std::max(tickets, spec.TicketBytes(m));
-      partials = std::max(partials, spec.WorkspaceBytes(m) - spec.TicketBytes(m));
+    for (size_t i = 0; i < kBuckets; ++i) {
+      // The largest M of this bucket; none when the one before serves all.
+      if (i > 0 && BucketLadder()[i - 1] >= max_m) break;
+      const int64_t m = i + 1 == kBuckets ? max_m : std::min<int64_t>(max_m, BucketLadder()[i]);
+      for (const int place : layer.choices[i]) {
+        const LaunchSpec& spec = layer.picks[place].kernel->spec();
+        const int64_t bytes = spec.WorkspaceBytes(m);
+        if (layer.picks[place].is_similar && bytes > kMaxWorkspaceBytes) continue;
+        tickets = std::max(tickets, spec.TicketBytes(m));
+        partials = std::max(partials, bytes - spec.TicketBytes(m));
+      }
     }
   }
   return {0, tickets + partials, tickets};
@@ -203,10 +250,10 @@ absl::Status BundleRuntime::InLayer(const Layer& layer, const absl::Status& stat
 
 absl::Status BundleRuntime::Launch(int index, const LayerLaunch& launch) {
   if (launch.m == 0) return absl::OkStatus();
-  Layer& layer = layers_[index];
-  const int place = SelectBucket(layer.buckets, launch.m);
-  if (place < 0) return NoKernel(layer, launch.m);
-  Pick& pick = layer.picks[place];
+  const Layer& layer = layers_[index];
+  const Pick* const chosen = Choose(layer, launch.m);
+  if (chosen == nullptr) return NoKernel(layer, launch.m);
+  const Pick& pick = *chosen;
   const LaunchSpec& spec = pick.kernel->spec();
 
   LaunchOperands operands;
@@ -258,7 +305,12 @@ int SelectBucket(absl::Span<const int> buckets, int64_t m) {
 absl::StatusOr<std::unique_ptr<Runtime>> LoadRuntime(Bundle bundle, absl::string_view method,
                                                      std::unique_ptr<LaunchDevice> device) {
   QGEMM_ASSIGN_OR_RETURN(BundleMethod read, bundle.Method(method));
-  auto runtime = std::make_unique<BundleRuntime>(std::move(bundle), std::move(read), std::move(device));
+  return LoadRuntime(std::move(bundle), std::move(read), std::move(device));
+}
+
+absl::StatusOr<std::unique_ptr<Runtime>> LoadRuntime(Bundle bundle, BundleMethod method,
+                                                     std::unique_ptr<LaunchDevice> device) {
+  auto runtime = std::make_unique<BundleRuntime>(std::move(bundle), std::move(method), std::move(device));
   QGEMM_RETURN_IF_ERROR(runtime->Prepare());
   return runtime;
 }

@@ -11,9 +11,10 @@ namespace {
 
 class CudaLaunchDevice final : public LaunchDevice {
  public:
-  explicit CudaLaunchDevice(Context context)
+  CudaLaunchDevice(Context context, DeviceProfile profile)
       : context_(std::move(context)),
-        arch_(ArchFor(context_.properties().compute_major, context_.properties().compute_minor)) {}
+        arch_(ArchFor(context_.properties().compute_major, context_.properties().compute_minor)),
+        profile_(std::move(profile)) {}
   ~CudaLaunchDevice() override {
     const CurrentContext current(context_);
     buffers_.clear();
@@ -21,6 +22,7 @@ class CudaLaunchDevice final : public LaunchDevice {
   }
 
   const std::string& arch() const override { return arch_; }
+  const DeviceProfile& profile() const override { return profile_; }
 
   absl::StatusOr<LaunchFunction> LoadKernel(absl::string_view cubin, const std::string& entry,
                                             int dynamic_smem_bytes) override {
@@ -75,6 +77,7 @@ class CudaLaunchDevice final : public LaunchDevice {
  private:
   const Context context_;
   const std::string arch_;
+  const DeviceProfile profile_;
   Mutex mu_;
   std::vector<Module> modules_ QGEMM_GUARDED_BY(mu_);
   std::map<uint64_t, DeviceBuffer> buffers_ QGEMM_GUARDED_BY(mu_);
@@ -85,7 +88,12 @@ class CudaLaunchDevice final : public LaunchDevice {
 absl::StatusOr<std::unique_ptr<LaunchDevice>> LaunchDevice::Open(int ordinal) {
   QGEMM_ASSIGN_OR_RETURN(const Driver* const driver, Driver::Load());
   QGEMM_ASSIGN_OR_RETURN(Context context, Context::Retain(*driver, ordinal));
-  return std::make_unique<CudaLaunchDevice>(std::move(context));
+  const DeviceProperties& has = context.properties();
+  QGEMM_ASSIGN_OR_RETURN(
+      DeviceProfile profile,
+      ProfileForDevice(has.product_name, has.compute_major, has.compute_minor, has.sm_count, has.l2_bytes,
+                       has.memory_gib(), has.max_dynamic_smem_bytes));
+  return std::make_unique<CudaLaunchDevice>(std::move(context), std::move(profile));
 }
 
 }  // namespace qgemm

@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "kernels/cuda/driver.h"
+#include "kernels/device_profile.h"
 #include "kernels/launch_spec.h"
 
 namespace qgemm {
@@ -37,6 +38,7 @@ class LaunchDevice {
   virtual ~LaunchDevice() = default;
 
   virtual const std::string& arch() const = 0;  // "sm_90a"
+  virtual const DeviceProfile& profile() const = 0;
   // A kernel that may be launched with up to `dynamic_smem_bytes`; it lives as long as the device. The
   // cubin's bytes are not needed afterwards. FailedPrecondition: it is not for this device.
   [[nodiscard]] virtual absl::StatusOr<LaunchFunction> LoadKernel(absl::string_view cubin,

@@ -8,6 +8,7 @@
 #include "client/runtime/prepared_kernel.h"
 #include "kernels/access_memo.h"
 #include "kernels/bucket.h"
+#include "tests/unit/client/sample_bundle.h"
 
 namespace qgemm {
 namespace {
@@ -15,6 +16,7 @@ namespace {
 class NoDevice final : public LaunchDevice {
  public:
   const std::string& arch() const override { return arch_; }
+  const DeviceProfile& profile() const override { return profile_; }
   absl::StatusOr<LaunchFunction> LoadKernel(absl::string_view, const std::string&, int) override {
     return this;
   }
@@ -33,6 +35,7 @@ class NoDevice final : public LaunchDevice {
 
  private:
   const std::string arch_ = "sm_90a";
+  const DeviceProfile profile_ = FindDeviceProfile("h200").value();
 };
 
 void Select(benchmark::State& state) {
@@ -44,6 +47,38 @@ void Select(benchmark::State& state) {
   }
 }
 BENCHMARK(Select);
+
+// A runtime's whole selection. `tuned`: every how many buckets of the ladder the layer has a pick for; the
+// others are those of three more layers.
+void SelectInRuntime(benchmark::State& state, size_t tuned) {
+  const TemporaryFolder folder;
+  WriteSampleBundle(folder / "b");
+  BundleMethod method;
+  method.name = "some";
+  method.layers = {{"q", SampleProblem(), "", {}}};
+  for (const int64_t n : {192, 256, 1024})
+    method.layers.push_back({absl::StrCat("n", n), {n, 256, {}}, "", {}});
+  for (size_t i = 0; i < BucketLadder().size(); ++i) {
+    const int bucket = BucketLadder()[i];
+    for (BundleLayer& layer : method.layers) {
+      if (tuned > 1 && (i % tuned == tuned - 1) != (layer.name == "q")) continue;
+      layer.picks.push_back(
+          SamplePick(bucket, bucket <= 8 ? kMmaConfig : kWgmmaConfig, bucket <= 8 ? 2 : 1, layer.problem));
+    }
+  }
+  const auto runtime = LoadRuntime(Bundle::Open(folder / "b").value(), method, std::make_unique<NoDevice>());
+  QGEMM_CHECK_OK(runtime.status());
+  int64_t m = 1;
+  int64_t similar = 0;
+  for (auto _ : state) {
+    const auto selected = (*runtime)->Select(0, m);
+    similar += selected->is_similar ? 1 : 0;
+    m = m * 5 % 8191;
+  }
+  state.counters["similar"] = static_cast<double>(similar) / static_cast<double>(state.iterations());
+}
+BENCHMARK_CAPTURE(SelectInRuntime, by_bucket, 1);
+BENCHMARK_CAPTURE(SelectInRuntime, by_similarity, 4);
 
 void Launch(benchmark::State& state, const char* config, int split_k) {
   NoDevice device;

@@ -29,6 +29,7 @@ class FakeLaunchDevice : public LaunchDevice {
   };
 
   const std::string& arch() const override { return arch_; }
+  const DeviceProfile& profile() const override { return profile_; }
   absl::StatusOr<LaunchFunction> LoadKernel(absl::string_view cubin, const std::string& entry,
                                             int dynamic_smem_bytes) override {
     if (refuse_kernels) return absl::FailedPreconditionError("no kernel image is available");
@@ -87,6 +88,7 @@ class FakeLaunchDevice : public LaunchDevice {
 
  private:
   const std::string arch_ = "sm_90a";
+  const DeviceProfile profile_ = FindDeviceProfile("h200").value();
   uint64_t next_ = 0x10000;
   Mutex mu_;
 };

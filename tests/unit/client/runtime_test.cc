@@ -8,6 +8,8 @@
 #include "client/runtime/bundle_runtime.h"
 #include "client/runtime/prepared_kernel.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/legality.h"
+#include "kernels/similarity.h"
 #include "tests/fakes/fake_launch_device.h"
 #include "tests/unit/client/sample_bundle.h"
 
@@ -324,6 +326,168 @@ TEST_F(RuntimeTest, ManyRuntimesStandSideBySide) {
   ASSERT_TRUE((*first)->Launch(0, SomeLaunch(**first, 1)).ok());
   EXPECT_EQ(first_device->launches.size(), 1);
   EXPECT_TRUE(device_->launches.empty());
+}
+
+// ---- layers that were not tuned for every bucket ----
+
+// Layer "q" of SampleProblem with picks for these buckets, and one of another shape with one pick.
+class SimilarTest : public ::testing::Test {
+ protected:
+  SimilarTest() {
+    WriteSampleBundle(folder_ / "b");
+    method_.name = "some";
+    method_.layers = {{"q", SampleProblem(), "", {}}, {"r", {192, 256, {}}, "", {}}};
+  }
+  BundleLayer& q() { return method_.layers[0]; }
+  BundleLayer& r() { return method_.layers[1]; }
+  void Tune(BundleLayer& layer, int bucket, const std::string& config, int split_k) {
+    layer.picks.push_back(SamplePick(bucket, config, split_k, layer.problem));
+  }
+  void Load() {
+    auto bundle = Bundle::Open(folder_ / "b");
+    ASSERT_TRUE(bundle.ok()) << bundle.status();
+    auto device = std::make_unique<FakeLaunchDevice>();
+    device_ = device.get();
+    auto runtime = LoadRuntime(*std::move(bundle), method_, std::move(device));
+    ASSERT_TRUE(runtime.ok()) << runtime.status();
+    runtime_ = *std::move(runtime);
+  }
+  LayerLaunch SomeLaunch(int64_t m) {
+    LayerLaunch launch;
+    launch.m = m;
+    launch.x = 0x1000;
+    launch.ldx = 256;
+    launch.y = 0x2000;
+    launch.ldy = 192;
+    launch.weights = 0x3000;
+    launch.scales = 0x4000;
+    launch.workspace = *runtime_->AllocateWorkspace(m);
+    return launch;
+  }
+
+  TemporaryFolder folder_;
+  BundleMethod method_;
+  FakeLaunchDevice* device_ = nullptr;
+  std::unique_ptr<Runtime> runtime_;
+};
+
+TEST_F(SimilarTest, TheBucketComesFirst) {
+  Tune(q(), 8, kMmaConfig, 2);
+  Tune(q(), 64, kWgmmaConfig, 1);
+  Tune(r(), 128, kWgmmaConfig, 1);
+  Load();
+  for (const int64_t m : {5, 8, 49, 64}) {
+    const auto selected = runtime_->Select(0, m);
+    ASSERT_TRUE(selected.ok()) << selected.status();
+    EXPECT_FALSE(selected->is_similar) << m;
+    EXPECT_EQ(selected->m_bucket, m <= 8 ? 8 : 64);
+  }
+}
+
+TEST_F(SimilarTest, ElseTheNearestLegalPickOfTheMethod) {
+  Tune(q(), 8, kMmaConfig, 2);
+  Tune(q(), 64, kWgmmaConfig, 1);
+  Tune(r(), 128, kWgmmaConfig, 1);
+  Load();
+  // M, and whose bucket: its own next larger ones are near, r's 128 alone holds more than 64 rows.
+  const std::pair<int64_t, int> cases[] = {{1, 8}, {3, 8}, {9, 64}, {24, 64}, {65, 128}, {100, 128}};
+  for (const auto& [m, bucket] : cases) {
+    const auto selected = runtime_->Select(0, m);
+    ASSERT_TRUE(selected.ok()) << selected.status();
+    EXPECT_TRUE(selected->is_similar) << m;
+    EXPECT_EQ(selected->m_bucket, bucket) << m;
+    device_->launches.clear();
+    ASSERT_TRUE(runtime_->Launch(0, SomeLaunch(m)).ok()) << m;
+    const std::string config(selected->config);
+    EXPECT_EQ(device_->launches.back().cubin, SampleCubin(config));
+    // All of the launch is made from the layer's own shape.
+    const auto parsed = ParseConfig(config);
+    const int split_k = bucket == 8 ? 2 : 1;
+    const Candidate candidate{*parsed, split_k, split_k > 1 ? Reduction::kWorkspace : Reduction::kNone};
+    const LaunchSpec spec = MakeLaunchSpec(candidate, SampleProblem(), BucketFor(m));
+    EXPECT_EQ(device_->launches.back().call.grid.x, spec.Grid(m).x);
+    EXPECT_EQ(device_->launches.back().call.grid.y, spec.Grid(m).y);
+    EXPECT_EQ(device_->launches.back().call.dynamic_smem_bytes, spec.dynamic_smem_bytes);
+  }
+  const auto none = runtime_->Select(0, 129);
+  EXPECT_TRUE(absl::IsInvalidArgument(none.status()));
+  EXPECT_THAT(std::string(none.status().message()), HasSubstr("layer q: M = 129 is outside of 1 to 128"));
+}
+
+TEST_F(SimilarTest, IsWhatTheRankingSays) {
+  for (const int bucket : {2, 16, 48, 256, 4096}) {
+    Tune(q(), bucket, bucket <= 8 ? kMmaConfig : kWgmmaConfig, bucket <= 8 ? 2 : 1);
+  }
+  for (const int bucket : {1, 8, 32, 1024, 2048}) {
+    Tune(r(), bucket, bucket <= 32 ? kMmaConfig : kWgmmaConfig, bucket <= 32 ? 2 : 1);
+  }
+  Load();
+  std::vector<ShapeHint> hints;
+  for (const BundleLayer& layer : method_.layers) {
+    for (const BundlePick& pick : layer.picks) {
+      const int split_k = pick.launch.split_k;
+      hints.push_back(
+          {layer.problem,
+           pick.m_bucket,
+           {*ParseConfig(pick.config), split_k, split_k > 1 ? Reduction::kWorkspace : Reduction::kNone}});
+    }
+  }
+  const DeviceProfile device = *FindDeviceProfile("h200");
+  for (int layer = 0; layer < 2; ++layer) {
+    for (const int bucket : BucketLadder()) {
+      const auto selected = runtime_->Select(layer, bucket);
+      ASSERT_TRUE(selected.ok()) << selected.status();
+      if (!selected->is_similar) continue;
+      const auto ranked =
+          RankSimilar(method_.layers[layer].problem, bucket, device, hints, ShapeDistance::kLog2L1, 1);
+      ASSERT_EQ(ranked.size(), 1);
+      EXPECT_EQ(selected->m_bucket, hints[ranked[0].index].m_bucket) << layer << " " << bucket;
+    }
+  }
+}
+
+TEST_F(SimilarTest, AnIllegalPickIsPassedOver) {
+  // The nearer one's eight slices would be empty for a K of two units.
+  r().problem.k = 1024;
+  Tune(q(), 8, kMmaConfig, 2);
+  Tune(r(), 16, kMmaConfig, 8);
+  method_.layers.push_back({"s", {1024, 256, {}}, "", {}});
+  Tune(method_.layers[2], 16, kWgmmaConfig, 1);
+  Load();
+  const auto selected = runtime_->Select(0, 16);
+  ASSERT_TRUE(selected.ok()) << selected.status();
+  EXPECT_TRUE(selected->is_similar);
+  EXPECT_EQ(selected->config, kWgmmaConfig);
+}
+
+TEST_F(SimilarTest, AnotherFormatsPickIsNone) {
+  Tune(q(), 8, kMmaConfig, 2);
+  r().problem.signature.format.group_size = 64;
+  Tune(r(), 64, kWgmmaConfig, 1);
+  Load();
+  EXPECT_TRUE(runtime_->Select(0, 8).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(runtime_->Select(0, 64).status()));
+}
+
+TEST_F(SimilarTest, AWorkspaceServesSimilarPicksToo) {
+  Tune(q(), 1, kWgmmaConfig, 1);
+  Tune(r(), 8, kMmaConfig, 2);
+  Load();
+  EXPECT_TRUE(runtime_->Select(0, 8)->is_similar);
+  EXPECT_EQ(runtime_->WorkspaceFor(8).bytes, runtime_->WorkspaceFor(7).bytes);
+  const Candidate candidate{*ParseConfig(kMmaConfig), 2, Reduction::kWorkspace};
+  const LaunchSpec spec = MakeLaunchSpec(candidate, {192, 256, {}}, 8);
+  EXPECT_GE(runtime_->WorkspaceFor(8).bytes, spec.WorkspaceBytes(8));
+  ASSERT_TRUE(runtime_->Launch(0, SomeLaunch(8)).ok());
+}
+
+TEST_F(SimilarTest, AStaticMethodSelectsNothing) {
+  method_.static_m = 8;
+  Tune(q(), 8, kMmaConfig, 2);
+  Tune(r(), 8, kMmaConfig, 2);
+  Load();
+  EXPECT_FALSE(runtime_->Select(0, 3)->is_similar);
+  EXPECT_TRUE(absl::IsInvalidArgument(runtime_->Select(0, 9).status()));
 }
 
 }  // namespace
