@@ -1,0 +1,235 @@
+// The runtime on a GPU: what a launch costs beside the driver's own, kernels of similar picks, fingerprints
+// of tensors.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "client/bundle/bundle.h"
+#include "client/bundle/bundle_writer.h"
+#include "client/runtime/bundle_runtime.h"
+#include "kernels/cuda/gpu_fingerprint.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/packing.h"
+#include "kernels/reference_gemm.h"
+#include "tests/gpu/gpu_test.h"
+#include "tests/unit/client/sample_bundle.h"
+
+namespace qgemm {
+namespace {
+
+constexpr char kPointers[] = "mma_t1_r1_w3x4_s4_b2_slice_post";
+constexpr char kTensorMaps[] = "wgmma_t2_r1_w3x1_s8_b2_staged_pre";
+
+class RuntimeGpuTest : public GpuTest {
+ protected:
+  // A bundle of one method with a dynamic M, its layers as they are given; kernels are compiled for this GPU.
+  void MakeBundle(std::vector<BundleLayer> layers) {
+    auto writer = BundleWriter::Create(folder_ / "b");
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    method_.name = "some";
+    for (BundleLayer& layer : layers) {
+      for (BundlePick& pick : layer.picks) {
+        const KernelSource source = RenderKernelSource(*ParseConfig(pick.config), layer.problem.signature);
+        if (cubins_.count(pick.config) == 0) cubins_[pick.config] = CompileHere(source, arch());
+        pick.kernel_sha256 = Sha256Hex(cubins_[pick.config]);
+        BundleKernel kernel;
+        kernel.sha256 = pick.kernel_sha256;
+        kernel.entry = source.entry;
+        kernel.arch = arch();
+        ASSERT_TRUE((*writer)->AddKernel(kernel, cubins_[pick.config]).ok());
+      }
+    }
+    ASSERT_TRUE((*writer)->Finish().ok());
+    method_.layers = std::move(layers);
+  }
+  absl::StatusOr<std::unique_ptr<Runtime>> Load() {
+    auto bundle = Bundle::Open(folder_ / "b");
+    if (!bundle.ok()) return bundle.status();
+    auto launch_device = LaunchDevice::Open(0);
+    if (!launch_device.ok()) return launch_device.status();
+    return LoadRuntime(*std::move(bundle), method_, *std::move(launch_device));
+  }
+
+  TemporaryFolder folder_;
+  BundleMethod method_;
+  std::map<std::string, std::string> cubins_;
+};
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Nanoseconds of one call of `launch`, by 100 of them; what it started has ended when this returns.
+template <typename Launch>
+double Nanoseconds(const Stream& stream, const Launch& launch) {
+  constexpr int kLaunches = 100;  // far fewer than the driver queues without waiting
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < kLaunches; ++i) launch();
+  const std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - begin;
+  EXPECT_TRUE(stream.Synchronize().ok());
+  return elapsed.count() / kLaunches;
+}
+
+TEST_F(RuntimeGpuTest, ALaunchCostsAtMostHalfAMicrosecondMoreThanTheDrivers) {
+  if (SmallMode()) GTEST_SKIP() << "speed is not measured under a sanitizer";
+  const Problem problem{384, 2048, {}};
+  std::string lines;
+  for (const auto& [config, split_k] : {std::pair(kPointers, 2), std::pair(kTensorMaps, 2)}) {
+    if (config == kTensorMaps && profile().compute_major != 9) continue;
+    MakeBundle({{"layer", problem, "", {SamplePick(8, config, split_k, problem)}}});
+    const auto runtime = Load();
+    ASSERT_TRUE(runtime.ok()) << runtime.status();
+    LayerLaunch launch;
+    launch.m = 8;
+    launch.ldx = problem.k;
+    launch.ldy = problem.n;
+    const auto allocate = [&](uint64_t& address, int64_t bytes) {
+      const auto memory = (*runtime)->AllocateMemory(bytes);
+      ASSERT_TRUE(memory.ok()) << memory.status();
+      address = *memory;
+    };
+    allocate(launch.x, launch.m * problem.k * 2);
+    allocate(launch.y, launch.m * problem.n * 2);
+    for (const PlaneSize& plane : PlanesOf(problem)) {
+      allocate(std::string(plane.plane) == "weights" ? launch.weights : launch.scales, plane.bytes);
+    }
+    const auto workspace = (*runtime)->AllocateWorkspace(launch.m);
+    ASSERT_TRUE(workspace.ok()) << workspace.status();
+    launch.workspace = *workspace;
+    const auto stream = Stream::Create();
+    ASSERT_TRUE(stream.ok()) << stream.status();
+    launch.stream = stream->get();
+
+    // The same launch by the driver alone, its arguments ready.
+    const LaunchSpec& spec = method_.layers[0].picks[0].launch;
+    LaunchOperands operands;
+    operands.m = launch.m;
+    operands.ldx = launch.ldx;
+    operands.ldy = launch.ldy;
+    operands.x = launch.x;
+    operands.y = launch.y;
+    operands.weights = launch.weights;
+    operands.scales = launch.scales;
+    operands.workspace =
+        launch.workspace.address + launch.workspace.ticket_bytes - spec.TicketBytes(launch.m);
+    auto block = MarshalArguments(spec, operands);
+    ASSERT_TRUE(block.ok()) << block.status();
+    ASSERT_TRUE(FillTensorMaps(*block, EncodeTensorMap).ok());
+    std::vector<void*> params = block->Params();
+    const auto module = Module::Load(cubins_[config]);
+    ASSERT_TRUE(module.ok()) << module.status();
+    const auto kernel = module->Find(spec.entry);
+    ASSERT_TRUE(kernel.ok() && kernel->AllowDynamicSmem(spec.dynamic_smem_bytes).ok());
+    const Dim3 grid = spec.Grid(launch.m);
+    const auto by_driver = [&] {
+      EXPECT_TRUE(LaunchOnStream(kernel->get(), grid, spec.block_threads, spec.dynamic_smem_bytes,
+                                 params.data(), stream->get(), spec.cluster_z, /*programmatic=*/false)
+                      .ok());
+    };
+    const auto by_runtime = [&] {
+      const absl::Status launched = (*runtime)->Launch(0, launch);
+      EXPECT_TRUE(launched.ok()) << launched;
+    };
+    std::vector<double> bare, ours, extra;
+    for (int round = 0; round < 60; ++round) {
+      const double a = Nanoseconds(*stream, by_driver);
+      const double b = Nanoseconds(*stream, by_runtime);
+      if (round < 10) continue;  // modules load, clocks rise
+      bare.push_back(a);
+      ours.push_back(b);
+      extra.push_back(b - a);
+    }
+    const std::string line = absl::StrCat("launch of ", config, ": driver ", Median(bare), " ns, runtime ",
+                                          Median(ours), " ns, more ", Median(extra), " ns\n");
+    std::fputs(line.c_str(), stdout);
+    lines += line;
+    EXPECT_LE(Median(extra), 500);
+  }
+  WriteResult("launch_overhead.txt", lines);
+}
+
+TEST_F(RuntimeGpuTest, ASimilarPicksKernelIsRightForTheLayersOwnShape) {
+  const Problem problem{200, 512, {}};
+  const Problem other{1024, 2048, {}};
+  const char* const config = profile().compute_major == 9 ? kTensorMaps : kPointers;
+  MakeBundle({{"layer", problem, "", {SamplePick(1, kPointers, 1, problem)}},
+              {"other", other, "", {SamplePick(64, config, 1, other), SamplePick(512, config, 1, other)}}});
+  const auto runtime = Load();
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+
+  CanonicalWeights weights;
+  weights.n = problem.n;
+  weights.k = problem.k;
+  weights.format = problem.signature.format;
+  std::mt19937 random(3);
+  weights.codes.resize(problem.n * problem.k);
+  for (uint8_t& code : weights.codes) code = random() % 16;
+  weights.scales.assign(problem.n * weights.groups(), ScalarFromDouble(0.015625, ScalarType::kBf16));
+  const auto packed = Pack(weights);
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  const auto planes = Upload(packed->weights);
+  const auto scales = Upload(packed->scales);
+  for (const int64_t m : {33, 65, 500}) {
+    const auto selected = (*runtime)->Select(0, m);
+    ASSERT_TRUE(selected.ok()) << selected.status();
+    EXPECT_TRUE(selected->is_similar);
+    std::vector<uint16_t> x(m * problem.k);
+    for (uint16_t& value : x) value = ScalarFromDouble((random() % 1000) / 500.0 - 1, ScalarType::kBf16);
+    const std::vector<double> expected = ReferenceGemm(weights, x, m, ScalarType::kBf16, {});
+    const auto x_memory = Upload(x);
+    const auto y_memory = Upload(std::vector<uint16_t>(m * problem.n));
+    ASSERT_TRUE(device().Synchronize().ok());
+    LayerLaunch launch;
+    launch.m = m;
+    launch.x = x_memory->address();
+    launch.ldx = problem.k;
+    launch.y = y_memory->address();
+    launch.ldy = problem.n;
+    launch.weights = planes->address();
+    launch.scales = scales->address();
+    const auto workspace = (*runtime)->AllocateWorkspace(m);
+    ASSERT_TRUE(workspace.ok()) << workspace.status();
+    launch.workspace = *workspace;
+    const absl::Status launched = (*runtime)->Launch(0, launch);
+    ASSERT_TRUE(launched.ok()) << launched;
+    std::vector<uint16_t> y(m * problem.n);
+    const absl::Status copied = (*runtime)->CopyOut(y.data(), launch.y, static_cast<int64_t>(y.size() * 2));
+    ASSERT_TRUE(copied.ok()) << copied;
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < y.size(); ++i) {
+      const double error = ScalarToDouble(y[i], ScalarType::kBf16) - expected[i];
+      difference += error * error;
+      norm += expected[i] * expected[i];
+    }
+    EXPECT_LE(std::sqrt(difference / norm), 3e-3) << m;
+  }
+}
+
+TEST_F(RuntimeGpuTest, FingerprintsOfTensorsAreThoseOfTheirBytes) {
+  const auto gpu = GpuFingerprint::Create(0);
+  ASSERT_TRUE(gpu.ok()) << gpu.status();
+  std::mt19937 random(4);
+  std::vector<uint8_t> bytes((1 << 22) + 31);
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
+  const auto memory = Upload(bytes);
+  ASSERT_TRUE(device().Synchronize().ok());
+  for (const int64_t size : {1, 15, 16, 17, 4096, 100003, (1 << 22) + 31}) {
+    const auto made = (*gpu)->Of(memory->address(), size);
+    ASSERT_TRUE(made.ok()) << made.status();
+    EXPECT_EQ(*made, FingerprintOf(absl::MakeConstSpan(bytes).first(size))) << size;
+    std::string read(size, '\0');
+    ASSERT_TRUE((*gpu)->Read(memory->address(), absl::MakeSpan(read.data(), size)).ok());
+    EXPECT_TRUE(std::equal(read.begin(), read.end(), reinterpret_cast<const char*>(bytes.data())));
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument((*gpu)->Of(memory->address() + 8, 16).status()));
+}
+
+}  // namespace
+}  // namespace qgemm
