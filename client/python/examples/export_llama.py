@@ -13,11 +13,14 @@ Weights are random. What is done, each step under its name in the JSON that --ou
   fused    the same with q, k, v as one layer, and gate, up, silu and the residuals inside the kernels (fused.py)
   decode   tokens per second with the decoding step as a CUDA graph: bf16, qgemm, tinygemm
   steps    one pass of T rows through the model, in a CUDA graph
-  hf       the same weights in transformers' LlamaForCausalLM, whose layers are replaced; generate() beside the plain model
+  methods  the layers exported as 8 methods (1, 2, 4, 8, 16, 32, 64 rows and any), with and without the weight store: the same
+           files; where run_layer is (--run-layer), a layer of that bundle run in C beside its product in fp64
+  aoti     the decoding step as an AOTInductor package, loaded and run: the same tokens (or parted by rounding). The package is
+           code alone: its weights are those of the bundle
+  cpp      that package run by run_package.cc, without Python: libqgemm.so launches the kernels of a bundle, whose weights
+           the package uses. Needs a GPU, g++, and libqgemm.so (--library)
   export   torch.export of prefill and decoding step, saved, loaded and run: the same tokens
-  aoti     the decoding step as an AOTInductor package, loaded and run: the same tokens (or parted by rounding)
-  cpp      that package run by run_package.cc, without Python: libqgemm.so launches the kernels of a bundle. Needs a GPU, g++,
-           and libqgemm.so (--library)
+  hf       the same weights in transformers' LlamaForCausalLM, whose layers are replaced; generate() beside the plain model
 
 A step that fails is reported in "errors" and the next one goes on; exit code 0: none failed and all comparisons hold.
 Without a GPU everything runs on the CPU at --size tiny, which is what the test does.
@@ -26,10 +29,14 @@ Without a GPU everything runs on the CPU at --size tiny, which is what the test 
 import argparse
 import contextlib
 import copy
+import dataclasses
+import faulthandler
+import hashlib
 import json
 import os
 import pathlib
 import platform
+import re
 import shutil
 import statistics
 import struct
@@ -38,9 +45,11 @@ import sys
 import tempfile
 import time
 import traceback
+import zipfile
 
 import torch
 import torch._inductor.config
+import torch._inductor.select_algorithm
 from fused import fused_llama
 from llama import SIZES, random_llama
 from tinygemm import TinygemmLinear, serves
@@ -62,7 +71,8 @@ class Run:
         self.arguments, self.figures, self.errors = arguments, {}, {}
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.started = time.monotonic()
-        self.prompts, self.models, self.fused = {}, {}, None
+        self.prompts, self.models, self.results, self.fused = {}, {}, {}, None
+        self.step_program, self.cache = None, None
 
     @property
     def is_cuda(self):
@@ -182,6 +192,8 @@ def build(run):
     """The bf16 model that weights are taken from, and the prompts."""
     a = run.arguments
     config = SIZES[a.size]
+    if a.layers:
+        config = dataclasses.replace(config, num_hidden_layers=a.layers)
     run.source = random_llama(config, run.device, torch.bfloat16)
     generator = torch.Generator().manual_seed(1)
 
@@ -258,16 +270,22 @@ def layers(run, figures):
     run.expect("layers", worst <= LAYER_TOLERANCE, f"relative error {worst}: at most {LAYER_TOLERANCE} is allowed")
 
 
+def results_of(run, name):
+    """{"bf16", "qgemm": (tokens, logits)} of a prompt, greedy, by the models themselves."""
+    if name not in run.results:
+        prompt, new = run.prompts[name], run.arguments.new
+        run.results[name] = {
+            kind: Decoder(model, prompt.shape[0], prompt.shape[1] + new, run.is_cuda).generate(prompt, new)
+            for kind, model in (("bf16", run.reference), ("qgemm", run.quantized))
+        }
+    return run.results[name]
+
+
 def tokens(run, figures):
     a = run.arguments
-    run.results = {}
     for name, prompt in run.prompts.items():
-        length = prompt.shape[1] + a.new
-        results = {}
-        for kind, model in (("bf16", run.reference), ("qgemm", run.quantized)):
-            results[kind] = Decoder(model, prompt.shape[0], length, run.is_cuda).generate(prompt, a.new)
-        eager, _ = Decoder(run.quantized, prompt.shape[0], length, False).generate(prompt, a.new)
-        run.results[name] = results
+        results = results_of(run, name)
+        eager, _ = Decoder(run.quantized, prompt.shape[0], prompt.shape[1] + a.new, False).generate(prompt, a.new)
         same_as_graph = torch.equal(eager, results["qgemm"][0])
         figures[name] = {"graph_gives_eager_tokens": same_as_graph, "sequences": compare(run, prompt, results)}
         run.expect("tokens", same_as_graph, "the CUDA graph's tokens differ from those without one")
@@ -325,7 +343,7 @@ def fused(run, figures):
     figures["wall_s"], figures["picks"] = results.summary.wall_s, picks_of(results.records())
     for name, prompt in run.prompts.items():
         result = Decoder(model, prompt.shape[0], prompt.shape[1] + a.new, run.is_cuda).generate(prompt, a.new)
-        rows = figures[name] = compare(run, prompt, {**run.results[name], "qgemm": result})
+        rows = figures[name] = compare(run, prompt, {**results_of(run, name), "qgemm": result})
         wrong = [row for row in rows if row["verdict"] == "WRONG"]
         run.expect("fused", not wrong, f"{name}: tokens part for another cause than rounding: {wrong}")
     run.fused = model
@@ -403,6 +421,62 @@ def steps(run, figures):
         figures["rows"].append(row)
 
 
+def sha256_of_files(folder):
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*")) if path.is_file()
+    }  # fmt: skip
+
+
+def methods(run, figures):
+    a, body = run.arguments, run.quantized.model
+    with qgemm.Client(a.server, tune_timeout=a.tune_timeout) as client:
+        results = qgemm.torch.tune(body, client, effort=a.effort)  # every bucket
+    figures["tune_wall_s"] = results.summary.wall_s
+    rows = {**{f"m{m}": m for m in (1, 2, 4, 8, 16, 32, 64)}, "any": None}
+    folder, digests = pathlib.Path(a.methods_folder or tempfile.mkdtemp(prefix="qgemm-methods.")), {}
+    for kind, skips in (("without", False), ("with", True), ("without_again", False), ("with_again", True)):
+        started = time.perf_counter()
+        saved = qgemm.torch.save_bundle(folder / kind, body, methods=rows, skip_repeats=skips)
+        figures[kind] = {"save_s": round(time.perf_counter() - started, 3)}
+        figures[kind].update(dataclasses.asdict(saved.weights) if saved.weights else {})
+        digests[kind] = sha256_of_files(folder / kind)
+        if kind != "with":
+            shutil.rmtree(folder / kind)
+    figures["files"] = len(digests["with"])
+    figures["same_files"] = all(digest == digests["with"] for digest in digests.values())
+    run.expect("methods", figures["same_files"], "the bundles with and without the weight store differ")
+    if run.is_cuda and saved.weights:
+        once = saved.weights.written * len(rows) == saved.weights.written + saved.weights.skipped
+        run.expect("methods", once, f"weights were not written once: {saved.weights}")
+    run_layer_of(run, figures, folder)
+    if not a.methods_folder:
+        shutil.rmtree(folder)
+
+
+def run_layer_of(run, figures, folder):
+    """One layer of the bundle in C, by two of its methods."""
+    program = pathlib.Path(run.arguments.run_layer or HERE.parent / "bin" / "run_layer")
+    if not run.is_cuda or not program.exists():
+        figures["run_layer"] = "left out: needs a GPU and the program run_layer (--run-layer)"
+        return
+    name = "layers.0.mlp.down_proj"
+    layer = run.quantized.model.get_submodule(name)
+    figures["run_layer"] = []
+    for method, m in (("m16", 16), ("any", 13), ("any", 300)):
+        x = torch.randn(m, layer.in_features, device=run.device).bfloat16()
+        (folder / "x.bin").write_bytes(x.cpu().view(torch.uint8).numpy().tobytes())
+        y = (x.double() @ layer.dequantized_weight().double().T).float()
+        (folder / "y.bin").write_bytes(y.cpu().numpy().tobytes())
+        command = [program, folder / "with", method, name, str(m), folder / "x.bin", folder / "y.bin"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        figures["run_layer"].append((done.stdout + done.stderr).strip().splitlines())
+        run.expect("methods", done.returncode == 0, f"run_layer {method} {m}: {done.stdout} {done.stderr}")
+
+
+OTHER_MATMULS = {f"aten.{name}.default" for name in ("linear", "matmul", "mm", "addmm", "bmm", "baddbmm")}
+
+
 class Prefill(torch.nn.Module):
     """A prompt of any length: logits of its last row; fills the cache."""
 
@@ -425,25 +499,30 @@ class Step(torch.nn.Module):
         return self.model.step(tokens, position, cache)[:, 0]
 
 
-def programs(run):
-    """The two exported methods, as they are for one sequence."""
-    a = run.arguments
-    length = a.prompt + a.new
-    cache = run.quantized.new_cache(1, length)
-    one = torch.zeros(1, 1, dtype=torch.long, device=run.device)
-    position = torch.zeros(1, dtype=torch.long, device=run.device)
-    rows = torch.export.Dim("rows", min=2, max=length)
+def step_program(run):
+    """The decoding step of one sequence, exported; its cache stands beside it."""
+    if run.step_program is None:
+        run.cache = run.quantized.new_cache(1, run.arguments.prompt + run.arguments.new)
+        one = torch.zeros(1, 1, dtype=torch.long, device=run.device)
+        position = torch.zeros(1, dtype=torch.long, device=run.device)
+        with torch.no_grad():
+            run.step_program = torch.export.export(Step(run.quantized), (one, position, run.cache))
+    return run.step_program
+
+
+def prefill_program(run):
+    """A prompt of any length, exported."""
+    step_program(run)
+    rows = torch.export.Dim("rows", min=2, max=run.arguments.prompt + run.arguments.new)
     with torch.no_grad():
         prompt = torch.zeros(1, 5, dtype=torch.long, device=run.device)
         # Attention's strides give a guard that holds for every row count but that is not simplified: checked when run.
-        prefill = torch.export.export(
+        return torch.export.export(
             Prefill(run.quantized),
-            (prompt, cache),
+            (prompt, run.cache),
             dynamic_shapes=({1: rows}, None),
             prefer_deferred_runtime_asserts_over_guards=True,
         )
-        step = torch.export.export(Step(run.quantized), (one, position, cache))
-    return prefill, step, cache
 
 
 @torch.no_grad()
@@ -462,46 +541,109 @@ def generate_with(prefill, step, prompt, cache, new):
 
 def judge(run, figures, step, name, result):
     """The same tokens as the model's, or parted by rounding: another compiler rounds elsewhere."""
-    figures["same_tokens"] = torch.equal(result[0], run.results[name]["qgemm"][0])
+    results = results_of(run, name)
+    figures["same_tokens"] = torch.equal(result[0], results["qgemm"][0])
     if not figures["same_tokens"]:
-        figures["beside_bf16"] = compare(run, run.prompts[name], {**run.results[name], "qgemm": result})
+        figures["beside_bf16"] = compare(run, run.prompts[name], {**results, "qgemm": result})
         verdicts = {row["verdict"] for row in figures["beside_bf16"]}
         run.expect(step, "WRONG" not in verdicts, "tokens differ from the model's for another cause than rounding")
 
 
 def export(run, figures):
     name = next(iter(run.prompts))
-    prefill, step, cache = programs(run)
-    run.step_program, run.cache = step, cache
     folder = pathlib.Path(tempfile.mkdtemp(prefix="qgemm-export."))
-    for method, program in (("prefill", prefill), ("step", step)):
+    loaded = []
+    for method, make in (("prefill", prefill_program), ("step", step_program)):
+        started = time.monotonic()
+        program = make(run)
         calls = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
-        matmuls = sum(call in ("aten.linear.default", "aten.mm.default", "aten.addmm.default") for call in calls)
-        torch.export.save(program, folder / f"{method}.pt2")
+        path = folder / f"{method}.pt2"
+        torch.export.save(program, path)
         figures[method] = {
-            "qgemm_calls": calls.count("qgemm.linear.default"), "other_matmuls": matmuls,
-            "bytes": (folder / f"{method}.pt2").stat().st_size,
+            "qgemm_calls": calls.count("qgemm.linear.default"),
+            "other_matmuls": sum(call in OTHER_MATMULS for call in calls),
+            "bytes": path.stat().st_size, "export_and_save_s": round(time.monotonic() - started, 1),
         }  # fmt: skip
-    loaded = [torch.export.load(folder / f"{method}.pt2").module() for method in ("prefill", "step")]
-    judge(run, figures, "export", name, generate_with(*loaded, run.prompts[name], cache, run.arguments.new))
+        run.expect("export", figures[method]["other_matmuls"] == 0, f"{method} multiplies by other operators, too")
+        loaded.append(torch.export.load(path).module())
+    judge(run, figures, "export", name, generate_with(*loaded, run.prompts[name], run.cache, run.arguments.new))
+    shutil.rmtree(folder)
+
+
+class GemmChoices:
+    """Counts how often Inductor is handed configs of a product to choose from."""
+
+    def __enter__(self):
+        self.calls, self._class = 0, torch._inductor.select_algorithm.AlgorithmSelectorCache
+        self._original = self._class.__call__
+
+        def counting(selector, *arguments, **options):
+            self.calls += 1
+            return self._original(selector, *arguments, **options)
+
+        self._class.__call__ = counting
+        return self
+
+    def __exit__(self, *_):
+        self._class.__call__ = self._original
+
+
+def products_in(package):
+    """Calls of matrix products in a package's generated C++, by name: what Inductor made of the program."""
+    found = {}
+    with zipfile.ZipFile(package) as archive:
+        for name in archive.namelist():
+            if name.endswith(".cpp"):
+                for call in re.findall(r"aoti_torch_\w*?_((?:add|b|baddb|_scaled_)?mm)_out\(", archive.read(name).decode()):
+                    found[call] = found.get(call, 0) + 1
+    return found
+
+
+def constants_of(program):
+    """{name: tensor} of what a package without weights is to be given."""
+    tensors = {name: value for name, value in program.constants.items() if torch.is_tensor(value)}
+    return {**tensors, **program.state_dict}
 
 
 def aoti(run, figures):
     name = next(iter(run.prompts))
-    if not hasattr(run, "step_program"):
-        _, run.step_program, run.cache = programs(run)
-    path = tempfile.mkdtemp(prefix="qgemm-aoti.") + "/step.pt2"
     started = time.monotonic()
-    # Fused code rounds to bf16 where the model does.
-    with torch._inductor.config.patch(emulate_precision_casts=True):
-        path = torch._inductor.aoti_compile_and_package(run.step_program, package_path=path)
-    figures["compile_s"] = round(time.monotonic() - started, 1)
+
+    def phase(what):
+        figures[f"{what}_s"] = round(time.monotonic() - started, 1)
+        print(f"aoti: {what} after {figures[f'{what}_s']} s", flush=True)
+
+    program = step_program(run)
+    phase("exported")
+    path = tempfile.mkdtemp(prefix="qgemm-aoti.") + "/step.pt2"
+    # Fused code rounds to bf16 where the model does. The weights stay where they are.
+    options = {"emulate_precision_casts": True, "aot_inductor.package_constants_in_so": False}
+    faulthandler.dump_traceback_later(45, repeat=True)  # says what a compilation that does not end is at
+    try:
+        with torch._inductor.config.patch(options), GemmChoices() as choices:
+            path = torch._inductor.aoti_compile_and_package(program, package_path=path)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    phase("compiled")
     package = torch._inductor.aoti_load_package(path)
-    figures["bytes"] = pathlib.Path(path).stat().st_size
+    constants = constants_of(program)
+    names = package.get_constant_fqns()
+    package.load_constants({each: constants[each] for each in names}, check_full_update=True, user_managed=True)
+    phase("loaded")
+    figures["bytes"], figures["constants"] = pathlib.Path(path).stat().st_size, len(names)
+    config = torch._inductor.config
+    figures["gemm_configs_chosen_by_inductor"] = choices.calls
+    figures["max_autotune"] = config.max_autotune or config.max_autotune_gemm
+    figures["products_in_generated_code"] = products_in(path)
+    no_gemm = choices.calls == 0 and not figures["max_autotune"]
+    no_gemm = no_gemm and not {"mm", "addmm", "_scaled_mm"} & set(figures["products_in_generated_code"])
+    run.expect("aoti", no_gemm, "Inductor multiplied by weights or chose a config for it")
     prefill = Prefill(run.quantized)
     result = generate_with(prefill, package, run.prompts[name], run.cache, run.arguments.new)
-    run.package, run.package_tokens = path, result[0][0].tolist()
+    phase("ran")
+    run.package, run.package_tokens, run.package_names = path, result[0][0].tolist(), names
     judge(run, figures, "aoti", name, result)
+    phase("judged")
 
 
 def library_of(arguments):
@@ -528,6 +670,50 @@ def start_compiling(run):
     return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT), program
 
 
+def write_state(run, path, prompt, token):
+    """What run_package.cc starts from: the package's constants, each with its place in the bundle's weights file or in this
+    one, the cache after the prompt, its position and the first token."""
+    header, base = bundle_header(run.bundle / "weights.safetensors")
+    constants = constants_of(run.step_program)
+    own, rows = [], []
+    for name in run.package_names:
+        tensor = constants[name]
+        place = header.get(name.removeprefix("model."))  # of the layer in the model that the step wraps
+        if place is None:
+            own.append(tensor)
+        offset = base + place["data_offsets"][0] if place else sum(each.nbytes for each in own[:-1])
+        rows.append((name.encode(), SCALAR_TYPES[tensor.dtype], tensor.shape, 0 if place is None else 1, offset))
+    with open(path, "wb") as file:
+
+        def numbers(*values):
+            file.write(struct.pack(f"<{len(values)}q", *values))
+
+        def dimensions(shape):
+            numbers(len(shape), *shape)
+
+        numbers(prompt.shape[1], token)
+        dimensions(run.cache.shape)
+        numbers(len(rows))
+        for name, scalar_type, shape, source, offset in rows:
+            numbers(len(name))
+            file.write(name)
+            numbers(scalar_type, source, offset)
+            dimensions(shape)
+        for tensor in (run.cache, *own):
+            file.write(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+
+
+# c10::ScalarType
+SCALAR_TYPES = {torch.uint8: 0, torch.int64: 4, torch.float16: 5, torch.float32: 6, torch.bool: 11, torch.bfloat16: 15}
+
+
+def bundle_header(path):
+    """A safetensors file's header, and where its data begin."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        return json.loads(file.read(size)), 8 + size
+
+
 def cpp(run, figures):
     if run.compiling is None:
         figures["left_out"] = "needs a GPU, g++ and libqgemm.so (--library)"
@@ -539,16 +725,15 @@ def cpp(run, figures):
     prompt, new = run.prompts[name], run.arguments.new
     with torch.no_grad():
         run.cache.zero_()
-        token = run.quantized(prompt, run.cache)[:, 0].argmax(-1)
-    numbers = [run.cache.nbytes, run.cache.dim(), *run.cache.shape, prompt.shape[1], int(token)]
+        token = int(run.quantized(prompt, run.cache)[:, 0].argmax(-1))
     state = program.with_suffix(".state")
-    cache_bytes = run.cache.cpu().view(torch.uint8).numpy().tobytes()
-    state.write_bytes(struct.pack(f"<{len(numbers)}q", *numbers) + cache_bytes)
+    write_state(run, state, prompt, token)
     command = [program, library_of(run.arguments), run.bundle, run.package, state, str(new - 1)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     if done.returncode != 0:
         raise RuntimeError(f"run_package ended with {done.returncode}: {done.stderr[-2000:]}")
-    printed = [int(token), *(int(line) for line in done.stdout.split())]
+    printed = [token, *(int(line) for line in done.stdout.split())]
+    figures["said"] = done.stderr.splitlines()[-3:]
     figures["same_tokens_as_package_in_python"] = printed == run.package_tokens
     run.expect("cpp", printed == run.package_tokens, "the tokens without Python differ from those with it")
 
@@ -593,13 +778,13 @@ def hf(run, figures):
     greedy()
     quantized, figures["qgemm_tokens_per_s"] = greedy()
     figures["first_difference_to_hf_bf16"] = first_difference(quantized, reference)
-    figures["first_difference_to_plain_qgemm"] = first_difference(quantized, run.results[name]["qgemm"][0])
-    figures["first_difference_of_bf16_models"] = first_difference(reference, run.results[name]["bf16"][0])
+    figures["first_difference_to_plain_qgemm"] = first_difference(quantized, results_of(run, name)["qgemm"][0])
+    figures["first_difference_of_bf16_models"] = first_difference(reference, results_of(run, name)["bf16"][0])
 
 
 STEPS = {
-    "tune": tune, "layers": layers, "tokens": tokens, "fused": fused, "decode": decode, "steps": steps, "hf": hf,
-    "export": export, "aoti": aoti, "cpp": cpp,
+    "tune": tune, "layers": layers, "tokens": tokens, "fused": fused, "decode": decode, "steps": steps,
+    "methods": methods, "aoti": aoti, "cpp": cpp, "export": export, "hf": hf,
 }  # fmt: skip
 
 
@@ -607,6 +792,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", help="unix:PATH or HOST:PORT; else QGEMM_SERVER, else the default socket")
     parser.add_argument("--size", choices=SIZES, default="1b")
+    parser.add_argument("--layers", type=int, help="of the model; else as many as --size says")
     parser.add_argument("--format", default="int4-g128")
     parser.add_argument("--effort", default="balanced")
     parser.add_argument("--prompt", type=int, default=512, help="rows of the short prompt")
@@ -617,6 +803,8 @@ def main():
     parser.add_argument("--skip", default="", help=f"steps to leave out: {','.join(list(STEPS)[1:])}")
     parser.add_argument("--bundle", help="folder for the bundle of kernels and packed weights; else a temporary one")
     parser.add_argument("--library", help="libqgemm.so; else QGEMM_LIBRARY, else ../lib/libqgemm.so")
+    parser.add_argument("--run-layer", help="the program run_layer; else ../bin/run_layer")
+    parser.add_argument("--methods-folder", help="folder to leave the bundle of 8 methods in; else a temporary one")
     parser.add_argument("--tune-timeout", type=float, default=150, help="seconds for each of two tune calls")
     parser.add_argument("--out", type=pathlib.Path, help="JSON file of all figures")
     arguments = parser.parse_args()

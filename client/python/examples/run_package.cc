@@ -1,10 +1,11 @@
 // Runs a decoding step that export_llama.py made an AOTInductor package of, without Python: PyTorch's C++
-// libraries, the operator qgemm::linear on top of libqgemm.so, and a bundle of kernels.
+// libraries, the operator qgemm::linear on top of libqgemm.so, and a bundle of kernels and packed weights.
 //
 //   run_package LIBQGEMM BUNDLE PACKAGE STATE COUNT
 //
-// STATE: the numbers of bytes and dimensions of the cache, the position and the token to go on from, then the
-// cache (export_llama.py writes it). Prints COUNT tokens, one a line.
+// The package is code alone. STATE (export_llama.py writes it) says where each of its constants lies: the
+// packed weights in the bundle's weights.safetensors, the others in STATE itself; and the cache, the position
+// and the token to go on from. Prints COUNT tokens, one a line.
 //
 // Build: with PyTorch's and CUDA's headers, and -I for the folder that holds qgemm/c_api.h; see
 // export_llama.py.
@@ -16,12 +17,14 @@
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/library.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace {
@@ -168,6 +171,67 @@ at::Tensor Linear(const at::Tensor& x, const at::Tensor& weights, const at::Tens
   return y;
 }
 
+// STATE: 64-bit numbers, names and bytes, one after the other.
+class State {
+ public:
+  State(const char* path, const std::string& weights_path)
+      : path_(path), file_(path, std::ios::binary), weights_(weights_path, std::ios::binary) {
+    if (!file_) Fail("cannot read " + path_);
+  }
+
+  int64_t Number() {
+    int64_t value = 0;
+    Read(file_, &value, sizeof(value), path_);
+    return value;
+  }
+  std::vector<int64_t> Dimensions() {
+    std::vector<int64_t> dimensions(Number());
+    for (int64_t& dimension : dimensions) dimension = Number();
+    return dimensions;
+  }
+  std::string Name() {
+    std::string name(Number(), ' ');
+    Read(file_, name.data(), name.size(), path_);
+    return name;
+  }
+  // Data begin at the place that has been read up to.
+  void EndOfHeader() { data_ = file_.tellg(); }
+
+  // A tensor of a file, on the device. `source`: 1 the bundle's weights, 0 this file's data.
+  at::Tensor Tensor(const std::vector<int64_t>& dimensions, int64_t scalar_type, int64_t source,
+                    int64_t offset, const at::Device& device) {
+    at::Tensor tensor = at::empty(dimensions, at::dtype(static_cast<at::ScalarType>(scalar_type)));
+    std::ifstream& file = source == 1 ? weights_ : file_;
+    file.seekg(source == 1 ? offset : data_ + offset);
+    Read(file, tensor.data_ptr(), tensor.nbytes(), source == 1 ? "the bundle's weights" : path_);
+    return tensor.to(device);
+  }
+
+ private:
+  static void Read(std::ifstream& file, void* to, size_t bytes, const std::string& name) {
+    file.read(static_cast<char*>(to), static_cast<std::streamsize>(bytes));
+    if (!file) Fail(name + " ends too early");
+  }
+
+  const std::string path_;
+  std::ifstream file_;
+  std::ifstream weights_;
+  int64_t data_ = 0;
+};
+
+// Where a constant of the package lies.
+struct Constant {
+  std::string name;
+  int64_t scalar_type = 0;
+  int64_t source = 0;
+  int64_t offset = 0;
+  std::vector<int64_t> dimensions;
+};
+
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(qgemm, library) {
@@ -185,30 +249,41 @@ int main(int argc, char** argv) {
   Kernels bundle_kernels(argv[1], argv[2]);
   kernels = &bundle_kernels;
 
-  std::ifstream file(argv[4], std::ios::binary);
-  const auto number = [&file] {
-    int64_t value = 0;
-    file.read(reinterpret_cast<char*>(&value), sizeof(value));
-    return value;
-  };
-  const int64_t bytes = number();
-  std::vector<int64_t> dimensions(number());
-  for (int64_t& dimension : dimensions) dimension = number();
-  const int64_t position_value = number();
-  const int64_t token_value = number();
-  std::vector<char> data(bytes);
-  file.read(data.data(), bytes);
-  if (!file) Fail(std::string(argv[4]) + " ends too early");
+  State state(argv[4], std::string(argv[2]) + "/weights.safetensors");
+  at::Tensor position = at::full({1}, state.Number(), at::device(device).dtype(at::kLong));
+  at::Tensor token = at::full({1, 1}, state.Number(), at::device(device).dtype(at::kLong));
+  const std::vector<int64_t> cache_dimensions = state.Dimensions();
+  std::vector<Constant> constants(state.Number());
+  for (Constant& constant : constants) {
+    constant.name = state.Name();
+    constant.scalar_type = state.Number();
+    constant.source = state.Number();
+    constant.offset = state.Number();
+    constant.dimensions = state.Dimensions();
+  }
+  state.EndOfHeader();
+  const at::Tensor cache =
+      state.Tensor(cache_dimensions, static_cast<int64_t>(at::kBFloat16), /*source=*/0, /*offset=*/0, device);
 
-  const at::Tensor cache = at::from_blob(data.data(), dimensions, at::kBFloat16).to(device);
-  at::Tensor position = at::full({1}, position_value, at::device(device).dtype(at::kLong));
-  at::Tensor token = at::full({1, 1}, token_value, at::device(device).dtype(at::kLong));
   torch::inductor::AOTIModelPackageLoader package(argv[3]);
-  for (int i = 0; i < std::atoi(argv[5]); ++i) {
+  std::unordered_map<std::string, at::Tensor> tensors;
+  for (const Constant& constant : constants) {
+    const int64_t offset =
+        constant.offset + (constant.source == 0 ? static_cast<int64_t>(cache.nbytes()) : 0);
+    tensors[constant.name] =
+        state.Tensor(constant.dimensions, constant.scalar_type, constant.source, offset, device);
+  }
+  package.load_constants(tensors, /*use_inactive=*/false, /*check_full_update=*/true, /*user_managed=*/true);
+
+  const int count = std::atoi(argv[5]);
+  double started = Seconds();
+  for (int i = 0; i < count; ++i) {
     const at::Tensor logits = package.run({token, position, cache})[0];
     token = logits.argmax(-1, /*keepdim=*/true);
     position = position + 1;
     std::printf("%lld\n", static_cast<long long>(token.item<int64_t>()));
+    if (i == 0) started = Seconds();  // the first run loads kernels
   }
+  if (count > 1) std::fprintf(stderr, "%.1f tokens/s\n", (count - 1) / (Seconds() - started));
   return 0;
 }
