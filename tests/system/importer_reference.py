@@ -9,7 +9,8 @@ left out, and said so. `--digests` writes the SHA-256 of the reference's weights
 package. Exit code: 0 all equal, 1 a difference, 77 no ecosystem was there.
 
 Packages: auto-gptq (0.7), gptqmodel, autoawq, compressed-tensors (a release that packs densely, and 0.9.x, which pads:
-run twice with --only compressed-tensors), torchao (its packing needs a CUDA device), gguf.
+run twice with --only compressed-tensors), torchao (where there is no CUDA device its tiles are made by formula; "tinygemm"
+holds that formula and the importer against PyTorch's own kernels, without torchao), gguf.
 """
 
 import argparse
@@ -64,8 +65,8 @@ def torch_scalars(bits, kind):
 
 def rounded(values, kind):
     """fp32 -> nearest even fp16 or bf16 -> fp32."""
-    if kind == "fp16 + 0":
-        return rounded(values, "fp16") + np.float32(0)
+    if kind.endswith(" + 0"):
+        return rounded(values, kind[:4]) + np.float32(0)
     if kind == "fp16":
         return values.astype(np.float16).astype(np.float32)
     bits = values.view(np.uint32)
@@ -223,29 +224,79 @@ def compressed_tensors():
                 yield key, weight.float().numpy(), ours, "bf16"
 
 
+def _tiles_by_formula(codes, inner_k_tiles):
+    """What aten._convert_weight_to_int4pack makes on a GPU: codes where the B fragments of m16n8k16 want them."""
+    n, k = codes.shape
+    row, column = np.indices((n, k))
+    k_tile, lane = column // 16, row % 8 * 4 + column % 8 // 2
+    value = k_tile % 2 * 4 + column % 16 // 8 * 2 + column % 2
+    nibble = value // 2 + value % 2 * 4
+    outer = row // 8 * (k // 16 // inner_k_tiles) + k_tile // inner_k_tiles
+    word = (outer * 32 + lane) * (inner_k_tiles // 2) + k_tile % inner_k_tiles // 2
+    words = np.zeros(n * k // 8, np.uint32)
+    np.bitwise_or.at(words, word, codes.astype(np.uint32) << (4 * nibble).astype(np.uint32))
+    return words.view(np.int32).reshape(n // 8, k // 16 // inner_k_tiles, 32, inner_k_tiles // 2)
+
+
+def _int4_tiles(make_tiles):
+    """Per case: inner_k_tiles, n, k, group, codes of the padded matrix, its tiles, scales and zeros; on the CPU."""
+    import torch
+
+    for inner_k_tiles in (2, 4, 8):
+        for n, k, group in [(64, 256, 32), (13, 192, 64), (257, 7392, 32), (40, 1000, 128)]:
+            padded_n, padded_k = -(-n // 8) * 8, -(-k // 1024) * 1024
+            codes = (stream(1, padded_n * padded_k) & np.uint64(15)).astype(np.uint8).reshape(padded_n, padded_k)
+            qdata = torch.from_numpy(make_tiles(codes, inner_k_tiles))
+            scale_and_zero = torch_scalars(scalars((padded_k // group, padded_n, 2), "bf16", 3), "bf16")
+            yield inner_k_tiles, n, k, group, codes, qdata, scale_and_zero
+
+
+def _tiles_of_the_gpu(codes, inner_k_tiles):
+    import torch
+
+    pairs = torch.from_numpy(codes[:, 0::2] << 4 | codes[:, 1::2]).cuda().contiguous()
+    return torch.ops.aten._convert_weight_to_int4pack(pairs, inner_k_tiles).cpu().numpy()
+
+
 def torchao():
     import torch
     from torchao.quantization.quant_primitives import _dequantize_affine_tinygemm
 
     from qgemm.importers import import_torchao
 
+    # Its packing runs on a CUDA device alone; elsewhere the tiles are made as it documents them.
+    make_tiles = _tiles_of_the_gpu if torch.cuda.is_available() else _tiles_by_formula
+    for inner_k_tiles, n, k, group, codes, qdata, scale_and_zero in _int4_tiles(make_tiles):
+        scale, zero = (scale_and_zero[..., i].T.contiguous() for i in range(2))
+        weight = _dequantize_affine_tinygemm(
+            torch.from_numpy(codes.astype(np.int32)), [1, group], scale, zero, torch.int32, 0, 15,
+            output_dtype=torch.float32,
+        )  # fmt: skip
+        ours = import_torchao(qdata, scale_and_zero, shape=(n, k), group_size=group)
+        key = f"torchao-{inner_k_tiles} 4 {n} {k} {group} 0"
+        yield key, np.ascontiguousarray(weight.numpy()[:n, :k]), ours, None
+
+
+def tinygemm():
+    """PyTorch's own kernel for torchao's tiles, which torchao dequantizes by, too: a product with the unit matrix."""
+    import torch
+
+    from qgemm.importers import import_torchao
+
     if not torch.cuda.is_available():
-        raise ImportError("its packing runs on a CUDA device only, and none is here")
-    for inner_k_tiles in (2, 4, 8):
-        for n, k, group in [(64, 256, 32), (13, 192, 64), (257, 7392, 32), (40, 1000, 128)]:
-            padded_n, padded_k = -(-n // 8) * 8, -(-k // 1024) * 1024
-            codes = (stream(1, padded_n * padded_k) & np.uint64(15)).astype(np.uint8).reshape(padded_n, padded_k)
-            pairs = torch.from_numpy(codes[:, 0::2] << 4 | codes[:, 1::2]).cuda()
-            qdata = torch.ops.aten._convert_weight_to_int4pack(pairs.contiguous(), inner_k_tiles).cpu()
-            scale_and_zero = torch_scalars(scalars((padded_k // group, padded_n, 2), "bf16", 3), "bf16")
-            scale, zero = (scale_and_zero[..., i].T.contiguous() for i in range(2))
-            weight = _dequantize_affine_tinygemm(
-                torch.from_numpy(codes.astype(np.int32)), [1, group], scale, zero, torch.int32, 0, 15,
-                output_dtype=torch.float32,
-            )  # fmt: skip
-            ours = import_torchao(qdata, scale_and_zero, shape=(n, k), group_size=group)
-            key = f"torchao-{inner_k_tiles} 4 {n} {k} {group} 0"
-            yield key, np.ascontiguousarray(weight.numpy()[:n, :k]), ours, None
+        raise ImportError("it runs on a CUDA device only, and none is here")
+    for inner_k_tiles, n, k, group, codes, qdata, scale_and_zero in _int4_tiles(_tiles_of_the_gpu):
+        if not np.array_equal(_tiles_by_formula(codes, inner_k_tiles), qdata.numpy()):
+            raise ValueError(f"the formula of the tiles is wrong for {inner_k_tiles} {n}x{k}")
+        unit, tiles, numbers = torch.eye(k, scale_and_zero.shape[0] * group), qdata.cuda(), scale_and_zero.cuda()
+        rows = [
+            torch._weight_int4pack_mm(piece.bfloat16().cuda(), tiles, group, numbers).float().cpu()
+            for piece in unit.split(1024)
+        ]
+        ours = import_torchao(qdata, scale_and_zero, shape=(n, k), group_size=group)
+        key = f"tinygemm-{inner_k_tiles} 4 {n} {k} {group} 0"
+        # A sum makes +0 of -0.
+        yield key, torch.cat(rows).numpy().T[:n], ours, "bf16 + 0"
 
 
 GGUF_BLOCKS = {"Q4_0": (32, 18, [0]), "Q4_1": (32, 20, [0, 2]), "Q8_0": (32, 34, [0]), "Q4_K": (256, 144, [0, 2]),
@@ -276,6 +327,7 @@ ECOSYSTEMS = {
     "autoawq": autoawq,
     "compressed-tensors": compressed_tensors,
     "torchao": torchao,
+    "tinygemm": tinygemm,
     "gguf": gguf,
 }
 
