@@ -15,6 +15,7 @@
 #include "base/digest.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "client/client_security.h"
 #include "client/server_address.h"
 #include "qgemm/v1/bench.grpc.pb.h"
 #include "qgemm/v1/cache.grpc.pb.h"
@@ -105,6 +106,9 @@ class GrpcClient final : public Client {
     Call(GrpcClient& client, absl::Time deadline) : client_(client) {
       if (deadline != absl::InfiniteFuture()) context_.set_deadline(absl::ToChronoTime(deadline));
       context_.AddMetadata("client_id", client_.options_.client_id);
+      if (!client_.options_.token.empty()) {
+        context_.AddMetadata("authorization", absl::StrCat("Bearer ", client_.options_.token));
+      }
       MutexLock lock(client_.mu_);
       cancelled_ = client_.cancelled_;
       client_.running_.insert(&context_);
@@ -138,7 +142,9 @@ class GrpcClient final : public Client {
   bool Pause(absl::Duration duration);
 
   absl::Status WaitForConnection(std::chrono::system_clock::time_point deadline);
-  absl::Status Unreachable(absl::string_view what) const;
+  // `error`: what gRPC says of it.
+  absl::Status Unreachable(absl::string_view what, absl::string_view error) const;
+  std::string ConnectionError();
   absl::Status FromGrpc(const grpc::Status& status) const;
   absl::StatusOr<v1::TuneSummary> ReadEvents(grpc::ClientReaderInterface<v1::TuneEvent>& reader,
                                              absl::FunctionRef<void(const v1::TuneEvent&)> on_event);
@@ -165,9 +171,19 @@ class GrpcClient final : public Client {
   std::set<grpc::ClientContext*> running_ QGEMM_GUARDED_BY(mu_);
 };
 
-absl::Status GrpcClient::Unreachable(absl::string_view what) const {
-  return absl::UnavailableError(absl::StrCat(what, " qgemmd at ", options_.server,
-                                             ": start one with `qgemmd`, or set --server / QGEMM_SERVER"));
+absl::Status GrpcClient::Unreachable(absl::string_view what, absl::string_view error) const {
+  const std::string hint = TlsHint(options_, error);
+  return absl::UnavailableError(
+      absl::StrCat(what, " qgemmd at ", options_.server,
+                   hint.empty() ? ": start one with `qgemmd`, or set --server / QGEMM_SERVER" : hint));
+}
+
+// A channel does not tell why it cannot connect; a call over it does.
+std::string GrpcClient::ConnectionError() {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
+  v1::DescribeResponse response;
+  return device_->Describe(&context, v1::DescribeRequest(), &response).error_message();
 }
 
 // Tells a daemon that is not there (at once) and one that is wedged (after the connect timeout) from one that
@@ -180,10 +196,12 @@ absl::Status GrpcClient::WaitForConnection(std::chrono::system_clock::time_point
   while (true) {
     const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
     if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
-    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && attempted) return Unreachable("cannot reach");
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE && attempted) {
+      return Unreachable("cannot reach", ConnectionError());
+    }
     attempted |= state != GRPC_CHANNEL_TRANSIENT_FAILURE;
     const auto now = std::chrono::system_clock::now();
-    if (now >= give_up) return Unreachable("no answer from");
+    if (now >= give_up) return Unreachable("no answer from", "");
     channel_->WaitForStateChange(state, std::min(give_up, now + kCancelLatency));
     MutexLock lock(mu_);
     if (cancelled_) return absl::CancelledError("the client was cancelled");
@@ -197,7 +215,7 @@ absl::Status GrpcClient::FromGrpc(const grpc::Status& status) const {
     case absl::StatusCode::kUnavailable:
       // A daemon's own answer comes over a connection that stands.
       if (channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_READY) {
-        return Unreachable("lost the connection to");
+        return Unreachable("lost the connection to", status.error_message());
       }
       break;
     case absl::StatusCode::kDeadlineExceeded:
@@ -597,6 +615,9 @@ std::unique_ptr<Client> GrpcClient::Derive(const ClientOptions& options) {
   ClientOptions derived = options;
   derived.server = options_.server;
   derived.connect_timeout = options_.connect_timeout;
+  derived.token = options_.token;
+  derived.tls_ca = options_.tls_ca;
+  derived.tls_cert = options_.tls_cert;
   return std::make_unique<GrpcClient>(std::move(derived), channel_, this);
 }
 
@@ -630,6 +651,9 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
                                                    "\" is not allowed: use at most ", kMaxClientIdBytes,
                                                    " printable ASCII characters"));
   }
+  QGEMM_RETURN_IF_ERROR(ResolveSecurity(resolved));
+  QGEMM_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
+                         MakeChannelCredentials(resolved));
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxReceiveBytes);
   // A daemon is addressed directly: the host's http_proxy is for other traffic.
@@ -641,7 +665,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
   // Soon after a daemon is back its clients are, too.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  auto channel = grpc::CreateCustomChannel(resolved.server, grpc::InsecureChannelCredentials(), arguments);
+  auto channel = grpc::CreateCustomChannel(resolved.server, credentials, arguments);
   return std::make_unique<GrpcClient>(std::move(resolved), std::move(channel), nullptr);
 }
 

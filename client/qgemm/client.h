@@ -32,6 +32,16 @@ struct ClientOptions {
   std::string server;  // unix:PATH or HOST:PORT; empty: DefaultServerAddress()
   // Clients of one name share a queue and a quota; empty: DefaultClientId().
   std::string client_id;
+  // What a daemon with a tokens file asks for: the token, or a file that holds it. Both empty: the
+  // environment's QGEMM_TOKEN, else the file QGEMM_TOKEN_FILE, else none is sent.
+  std::string token;
+  std::string token_file;
+  // PEM files for TLS. Over TCP to another machine TLS is always spoken, to this one when tls_ca or tls_cert
+  // is set; over a unix socket never. Empty: the environment's QGEMM_TLS_CA (else the system's roots),
+  // QGEMM_TLS_CERT and QGEMM_TLS_KEY (else no certificate is shown). Read by Connect.
+  std::string tls_ca;
+  std::string tls_cert;
+  std::string tls_key;
   // How long a daemon may take to accept the connection before a call is answered Unavailable.
   absl::Duration connect_timeout = absl::Seconds(5);
   // Deadline of every call but Tune and WatchJob, from its start.
@@ -77,8 +87,8 @@ class PendingCall {
 // Unimplemented = a daemon of another version; else what the daemon answered.
 class Client {
  public:
-  // InvalidArgument for an address that is neither unix:PATH nor HOST:PORT. Does not wait for the daemon: a
-  // call connects when it must.
+  // InvalidArgument for an address that is neither unix:PATH nor HOST:PORT, or a file that cannot be read.
+  // Does not wait for the daemon: a call connects when it must.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Client>> Connect(const ClientOptions& options = {});
 
   virtual ~Client() = default;
@@ -157,7 +167,7 @@ class Client {
   virtual void Cancel() = 0;
 
   // A client of the same daemon over the same connection, with its own Cancel and, for some calls, other
-  // deadlines; `options.server` and `connect_timeout` are this client's. Must be destroyed before this
+  // deadlines; server, connect_timeout, token and TLS are this client's. Must be destroyed before this
   // client.
   virtual std::unique_ptr<Client> Derive(const ClientOptions& options) = 0;
   // This client's options, the server's address filled in.

@@ -19,11 +19,19 @@ struct GlobalOptions {
   std::string server;
   std::string output = "table";
   double timeout_s = 0;  // 0: each call's own default
+  std::string token_file;
+  std::string tls_ca;
+  std::string tls_cert;
+  std::string tls_key;
 };
 
 absl::StatusOr<std::unique_ptr<Client>> Connect(const GlobalOptions& global) {
   ClientOptions options;
   options.server = global.server;
+  options.token_file = global.token_file;
+  options.tls_ca = global.tls_ca;
+  options.tls_cert = global.tls_cert;
+  options.tls_key = global.tls_key;
   if (global.timeout_s > 0) {
     options.call_timeout = options.tune_timeout = absl::Seconds(global.timeout_s);
   }
@@ -93,6 +101,17 @@ void AddEverything(CLI::App& app, GlobalOptions& global, Command& command) {
   app.add_option("--timeout", global.timeout_s,
                  "Deadline of the whole call; else none for tune, watch, warm and bench, 30 s for the others")
       ->type_name("SECONDS");
+  const auto add_file = [&](const char* name, std::string& field, const char* help) {
+    app.add_option(name, field, help)->type_name("FILE");
+  };
+  add_file("--token-file", global.token_file,
+           "The token that the daemon asks for (also QGEMM_TOKEN_FILE, or the token itself in QGEMM_TOKEN)");
+  add_file(
+      "--tls-ca", global.tls_ca,
+      "PEM: who signs the daemon's certificate (also QGEMM_TLS_CA); else the system's roots. Other machines "
+      "are always spoken to in TLS");
+  add_file("--tls-cert", global.tls_cert, "PEM: this client's certificate (also QGEMM_TLS_CERT)");
+  add_file("--tls-key", global.tls_key, "PEM: its private key (also QGEMM_TLS_KEY)");
   AddTuneCommand(app, command);
   AddLookupCommand(app, command);
   AddExplainCommand(app, command);
