@@ -2,9 +2,8 @@
 
 #include <string>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
+#include "server/client_identity.h"
 #include "server/grpc_status.h"
 #include "spdlog/spdlog.h"
 
@@ -27,21 +26,12 @@ class GrpcCompareSourceStream : public CompareSourceStream {
 
 }  // namespace
 
-bool IsLocalPeer(absl::string_view peer) {
-  // gRPC escapes the brackets of IPv6 addresses in some versions.
-  const std::string name =
-      absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}, {"%5b", "["}, {"%5d", "]"}});
-  for (const absl::string_view local :
-       {"unix:", "unix-abstract:", "ipv4:127.", "ipv6:[::1]:", "ipv6:[::ffff:127."}) {
-    if (absl::StartsWith(name, local)) return true;
-  }
-  return false;
-}
-
 grpc::Status BenchService::CompareSource(grpc::ServerContext* context,
                                          const v1::CompareSourceRequest* request,
                                          grpc::ServerWriter<v1::CompareSourceEvent>* writer) {
-  if (!IsLocalPeer(context->peer())) {
+  const absl::StatusOr<Caller> caller = Admit(access_, *context);
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
+  if (!caller->same_host) {
     return ToGrpcStatus(absl::PermissionDeniedError(
         absl::StrCat("this call came from ", context->peer(),
                      ", and a changed source is compiled and run for callers of this machine only: use the "
@@ -51,7 +41,7 @@ grpc::Status BenchService::CompareSource(grpc::ServerContext* context,
   const absl::Status status = bench_.Compare(*request, stream);
   grpc::Status result = ToGrpcStatus(status);
   spdlog::info("comparison of {} ({} bytes) from {}: {}", request->source_name(), request->source().size(),
-               context->peer(), status.ok() ? "done" : result.error_message());
+               caller->name, status.ok() ? "done" : result.error_message());
   return result;
 }
 

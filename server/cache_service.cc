@@ -6,6 +6,7 @@
 #include "cache/pack.h"
 #include "cache/selection.h"
 #include "cache/store_directory.h"
+#include "server/client_identity.h"
 #include "server/grpc_status.h"
 #include "server/spool_file.h"
 #include "spdlog/spdlog.h"
@@ -42,8 +43,10 @@ class ChunkWriter {
 
 }  // namespace
 
-grpc::Status CacheService::Stats(grpc::ServerContext* /*context*/, const v1::CacheStatsRequest* /*request*/,
+grpc::Status CacheService::Stats(grpc::ServerContext* context, const v1::CacheStatsRequest* /*request*/,
                                  v1::CacheStatsResponse* response) {
+  const absl::StatusOr<Caller> caller = Admit(access_, *context);
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
   const absl::StatusOr<v1::CacheStatsResponse> stats = StatsReport(store_, data_dir_);
   if (!stats.ok()) return ToGrpcStatus(stats.status());
   *response = *stats;
@@ -53,8 +56,10 @@ grpc::Status CacheService::Stats(grpc::ServerContext* /*context*/, const v1::Cac
   return grpc::Status::OK;
 }
 
-grpc::Status CacheService::List(grpc::ServerContext* /*context*/, const v1::CacheListRequest* request,
+grpc::Status CacheService::List(grpc::ServerContext* context, const v1::CacheListRequest* request,
                                 grpc::ServerWriter<v1::CacheEntry>* writer) {
+  const absl::StatusOr<Caller> caller = Admit(access_, *context);
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
   return ToGrpcStatus(VisitCacheEntries(store_, *request, clock_.WallUnixMs(),
                                         [&](const internal::PickRecord* pick, v1::CacheEntry& entry) {
                                           if (pick != nullptr) entry.set_stale(tuner_.IsStale(*pick));
@@ -64,6 +69,8 @@ grpc::Status CacheService::List(grpc::ServerContext* /*context*/, const v1::Cach
 
 grpc::Status CacheService::Delete(grpc::ServerContext* context, const v1::CacheDeleteRequest* request,
                                   v1::CacheDeleteResponse* response) {
+  const absl::StatusOr<Caller> caller = AdmitAdmin(access_, *context, "cache delete");
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
   const absl::StatusOr<RemovedEntries> removed =
       DeleteSelected(store_, request->selection(), clock_.WallUnixMs());
   if (!removed.ok()) return ToGrpcStatus(removed.status());
@@ -73,13 +80,15 @@ grpc::Status CacheService::Delete(grpc::ServerContext* context, const v1::CacheD
   response->set_timings(removed->timings);
   response->set_kept(removed->kept);
   response->set_bytes(removed->bytes);
-  spdlog::info("cache: {} deleted {} picks, {} kernels, {} timings", context->peer(), removed->picks,
+  spdlog::info("cache: {} deleted {} picks, {} kernels, {} timings", caller->name, removed->picks,
                removed->kernels, removed->timings);
   return grpc::Status::OK;
 }
 
-grpc::Status CacheService::Pin(grpc::ServerContext* /*context*/, const v1::CachePinRequest* request,
+grpc::Status CacheService::Pin(grpc::ServerContext* context, const v1::CachePinRequest* request,
                                v1::CachePinResponse* response) {
+  const absl::StatusOr<Caller> caller = AdmitAdmin(access_, *context, "cache pin");
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
   const absl::StatusOr<SelectedEntries> selected = Select(store_, request->selection(), clock_.WallUnixMs());
   if (!selected.ok()) return ToGrpcStatus(selected.status());
   const absl::Status pinned = store_.SetPinned(selected->Ids(), !request->unpin());
@@ -88,16 +97,20 @@ grpc::Status CacheService::Pin(grpc::ServerContext* /*context*/, const v1::Cache
   return ToGrpcStatus(pinned);
 }
 
-grpc::Status CacheService::Verify(grpc::ServerContext* /*context*/, const v1::CacheVerifyRequest* /*request*/,
+grpc::Status CacheService::Verify(grpc::ServerContext* context, const v1::CacheVerifyRequest* /*request*/,
                                   v1::CacheVerifyResponse* response) {
+  const absl::StatusOr<Caller> caller = Admit(access_, *context);
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
   const absl::StatusOr<VerifyReport> report = store_.Verify();
   if (!report.ok()) return ToGrpcStatus(report.status());
   *response = VerifyResponse(*report);
   return grpc::Status::OK;
 }
 
-grpc::Status CacheService::Export(grpc::ServerContext* /*context*/, const v1::CacheExportRequest* request,
+grpc::Status CacheService::Export(grpc::ServerContext* context, const v1::CacheExportRequest* request,
                                   grpc::ServerWriter<v1::PackChunk>* writer) {
+  const absl::StatusOr<Caller> caller = Admit(access_, *context);
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
   ChunkWriter chunks(*writer);
   absl::Status status =
       WritePack(store_, request->selection(), absl::StrCat("qgemm ", version_), clock_.WallUnixMs(),
@@ -108,6 +121,8 @@ grpc::Status CacheService::Export(grpc::ServerContext* /*context*/, const v1::Ca
 
 grpc::Status CacheService::Import(grpc::ServerContext* context, grpc::ServerReader<v1::PackChunk>* reader,
                                   v1::CacheImportResponse* response) {
+  const absl::StatusOr<Caller> caller = AdmitAdmin(access_, *context, "cache import");
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
   absl::StatusOr<SpoolFile> spool = SpoolFile::Create(data_dir_);
   if (!spool.ok()) return ToGrpcStatus(spool.status());
   bool replace = false;
@@ -120,22 +135,26 @@ grpc::Status CacheService::Import(grpc::ServerContext* context, grpc::ServerRead
   absl::StatusOr<v1::CacheImportResponse> report = ImportPack(spool->path(), replace, store_);
   if (!report.ok()) return ToGrpcStatus(report.status());
   if (!report->toolchain().empty()) tuner_.AdoptToolchain(report->toolchain());
-  spdlog::info("cache: {} imported a pack: {} added, {} already there, {} refused", context->peer(),
+  spdlog::info("cache: {} imported a pack: {} added, {} already there, {} refused", caller->name,
                report->added(), report->already_there(), report->refused());
   *response = *std::move(report);
   return grpc::Status::OK;
 }
 
-grpc::Status CacheService::Explain(grpc::ServerContext* /*context*/, const v1::ExplainRequest* request,
+grpc::Status CacheService::Explain(grpc::ServerContext* context, const v1::ExplainRequest* request,
                                    v1::ExplainResponse* response) {
+  const absl::StatusOr<Caller> caller = Admit(access_, *context);
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
   absl::StatusOr<v1::ExplainResponse> explained = tuner_.Explain(*request);
   if (!explained.ok()) return ToGrpcStatus(explained.status());
   *response = *std::move(explained);
   return grpc::Status::OK;
 }
 
-grpc::Status CacheService::Backup(grpc::ServerContext* /*context*/, const v1::CacheBackupRequest* request,
+grpc::Status CacheService::Backup(grpc::ServerContext* context, const v1::CacheBackupRequest* request,
                                   v1::CacheBackupResponse* response) {
+  const absl::StatusOr<Caller> caller = AdmitAdmin(access_, *context, "cache backup");
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
   const absl::Status copied = store_.Backup(request->directory());
   if (!copied.ok()) return ToGrpcStatus(copied);
   response->set_bytes(FileBytes(request->directory()));

@@ -6,18 +6,21 @@
 #include "base/clock.h"
 #include "cache/cache_store.h"
 #include "qgemm/v1/cache.grpc.pb.h"
+#include "server/access.h"
 #include "server/tuner.h"
 
 namespace qgemm {
 
-// The Cache RPCs: unpack, call cache/, map. Thread-safe; tuner, store and clock are borrowed.
+// The Cache RPCs: unpack, call cache/, map. Thread-safe; all references are borrowed.
 class CacheService final : public v1::Cache::Service {
  public:
   // `data_dir` is shown to clients and takes an import while it is checked; `version` signs packs.
-  CacheService(Tuner& tuner, CacheStore& store, Clock& clock, std::string data_dir, std::string version)
+  CacheService(Tuner& tuner, CacheStore& store, Clock& clock, const Access& access, std::string data_dir,
+               std::string version)
       : tuner_(tuner),
         store_(store),
         clock_(clock),
+        access_(access),
         data_dir_(std::move(data_dir)),
         version_(std::move(version)) {}
 
@@ -44,6 +47,7 @@ class CacheService final : public v1::Cache::Service {
   Tuner& tuner_;
   CacheStore& store_;
   Clock& clock_;
+  const Access& access_;
   const std::string data_dir_;
   const std::string version_;
 };

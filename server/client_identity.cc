@@ -1,35 +1,61 @@
 #include "server/client_identity.h"
 
-#include <algorithm>
+#include <grpc/grpc_security_constants.h>
+
 #include <vector>
+
+#include "base/status_macros.h"
 
 namespace qgemm {
 namespace {
 
-constexpr char kClientIdKey[] = "client_id";
-constexpr size_t kMaxCharacters = 128;
+std::optional<std::string> Metadata(const grpc::ServerContextBase& context, const char* key) {
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find(key);
+  if (found == metadata.end()) return std::nullopt;
+  return std::string(found->second.data(), found->second.size());
+}
 
-std::string Clean(std::string name) {
-  name.resize(std::min(name.size(), kMaxCharacters));
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return c < 0x20 || c > 0x7e; }, '?');
-  return name;
+// gRPC verified the certificate: without a root to check it by no client is asked for one.
+std::optional<std::string> CertificateName(const grpc::AuthContext& auth) {
+  for (const char* property : {GRPC_X509_CN_PROPERTY_NAME, GRPC_X509_SUBJECT_PROPERTY_NAME}) {
+    const std::vector<grpc::string_ref> values = auth.FindPropertyValues(property);
+    if (!values.empty() && !values[0].empty()) return std::string(values[0].data(), values[0].size());
+  }
+  return std::nullopt;
+}
+
+// Credentials of kind "local" are those of such connections alone (server/daemon.cc).
+bool IsOwnUser(const grpc::AuthContext& auth) {
+  const std::vector<grpc::string_ref> kinds =
+      auth.FindPropertyValues(GRPC_TRANSPORT_SECURITY_TYPE_PROPERTY_NAME);
+  return !kinds.empty() && kinds[0] == "local";
 }
 
 }  // namespace
 
-std::string ClientIdentity(const grpc::ServerContext& context) {
-  const auto auth = context.auth_context();
-  if (auth != nullptr && auth->IsPeerAuthenticated()) {
-    const std::vector<grpc::string_ref> names = auth->GetPeerIdentity();
-    if (!names.empty()) return Clean(std::string(names[0].data(), names[0].size()));
+ShownIdentity ShownBy(const grpc::ServerContextBase& context) {
+  ShownIdentity shown;
+  shown.peer = context.peer();
+  const std::shared_ptr<const grpc::AuthContext> auth = context.auth_context();
+  if (auth != nullptr) {
+    shown.certificate = CertificateName(*auth);
+    shown.own_user = IsOwnUser(*auth);
   }
-  const auto& metadata = context.client_metadata();
-  const auto found = metadata.find(kClientIdKey);
-  if (found != metadata.end() && !found->second.empty()) {
-    return Clean(std::string(found->second.data(), found->second.size()));
-  }
-  return "anonymous";
+  shown.authorization = Metadata(context, "authorization");
+  shown.client_id = Metadata(context, "client_id").value_or("");
+  return shown;
+}
+
+absl::StatusOr<Caller> Admit(const Access& access, const grpc::ServerContextBase& context) {
+  return access.Admit(ShownBy(context));
+}
+
+absl::StatusOr<Caller> AdmitAdmin(const Access& access, const grpc::ServerContextBase& context,
+                                  absl::string_view what) {
+  QGEMM_ASSIGN_OR_RETURN(Caller caller, Admit(access, context));
+  QGEMM_RETURN_IF_ERROR(MayAdminister(caller, what));
+  return caller;
 }
 
 }  // namespace qgemm

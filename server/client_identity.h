@@ -3,13 +3,19 @@
 
 #include <grpcpp/server_context.h>
 
-#include <string>
+#include "server/access.h"
 
 namespace qgemm {
 
-// Who calls, for queues and quotas: the name that the connection proved (a TLS certificate's), else the
-// call's metadata `client_id`, else "anonymous". At most 128 printable characters.
-std::string ClientIdentity(const grpc::ServerContext& context);
+// What a call shows of its caller: the peer, its verified certificate, and the metadata `authorization` and
+// `client_id`.
+ShownIdentity ShownBy(const grpc::ServerContextBase& context);
+
+// What every RPC begins with: who calls, or Unauthenticated.
+[[nodiscard]] absl::StatusOr<Caller> Admit(const Access& access, const grpc::ServerContextBase& context);
+// The same for what admins alone may do (MayAdminister): also PermissionDenied. `what`: "cache delete".
+[[nodiscard]] absl::StatusOr<Caller> AdmitAdmin(const Access& access, const grpc::ServerContextBase& context,
+                                                absl::string_view what);
 
 }  // namespace qgemm
 

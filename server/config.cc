@@ -28,12 +28,28 @@ struct TextKey {
   std::string Config::*field;
 };
 constexpr TextKey kTextKeys[] = {
-    {"data_dir", &Config::data_dir},       {"device", &Config::device},
-    {"target", &Config::target},           {"arch", &Config::arch},
-    {"cache_limit", &Config::cache_limit}, {"log_format", &Config::log_format},
-    {"log_level", &Config::log_level},     {"compile_binary", &Config::compile_binary},
-    {"time_binary", &Config::time_binary}, {"lock_dir", &Config::lock_dir},
+    {"tls_cert", &Config::tls_cert},
+    {"tls_key", &Config::tls_key},
+    {"tls_client_ca", &Config::tls_client_ca},
+    {"tokens_file", &Config::tokens_file},
+    {"data_dir", &Config::data_dir},
+    {"device", &Config::device},
+    {"target", &Config::target},
+    {"arch", &Config::arch},
+    {"cache_limit", &Config::cache_limit},
+    {"log_format", &Config::log_format},
+    {"log_level", &Config::log_level},
+    {"compile_binary", &Config::compile_binary},
+    {"time_binary", &Config::time_binary},
+    {"lock_dir", &Config::lock_dir},
 };
+
+// The keys with one text or several.
+struct ListKey {
+  absl::string_view name;
+  std::vector<std::string> Config::*field;
+};
+constexpr ListKey kListKeys[] = {{"listen", &Config::listen}, {"admin", &Config::admin}};
 
 // The whole-number keys.
 struct NumberKey {
@@ -74,8 +90,9 @@ constexpr LimitKey kLimitKeys[] = {
 
 std::string AllowedKeys() {
   const auto name = [](std::string* out, const auto& key) { absl::StrAppend(out, key.name); };
-  return absl::StrCat("listen, compile_in_process, ", absl::StrJoin(kNumberKeys, ", ", name), ", ",
-                      absl::StrJoin(kTextKeys, ", ", name), ", ", absl::StrJoin(kLimitKeys, ", ", name));
+  return absl::StrCat(absl::StrJoin(kListKeys, ", ", name), ", compile_in_process, ",
+                      absl::StrJoin(kNumberKeys, ", ", name), ", ", absl::StrJoin(kTextKeys, ", ", name),
+                      ", ", absl::StrJoin(kLimitKeys, ", ", name));
 }
 
 absl::Status OutOfRange(const LimitKey& key, int64_t value) {
@@ -88,24 +105,27 @@ absl::Status WrongType(const std::string& path, absl::string_view key, absl::str
       absl::StrCat(path, ": ", key, " has a value of the wrong type; allowed: ", allowed));
 }
 
-absl::Status SetListen(const std::string& path, const toml::node& value, Config& config) {
-  config.listen.clear();
+absl::Status SetList(const std::string& path, const ListKey& key, const toml::node& value, Config& config) {
+  std::vector<std::string>& list = config.*key.field;
+  list.clear();
   if (const auto text = value.value_exact<std::string>()) {
-    config.listen.push_back(*text);
+    list.push_back(*text);
     return absl::OkStatus();
   }
   const toml::array* array = value.as_array();
-  if (array == nullptr) return WrongType(path, "listen", "a string or an array of strings");
+  if (array == nullptr) return WrongType(path, key.name, "a string or an array of strings");
   for (const toml::node& element : *array) {
     const auto text = element.value_exact<std::string>();
-    if (!text) return WrongType(path, "listen", "a string or an array of strings");
-    config.listen.push_back(*text);
+    if (!text) return WrongType(path, key.name, "a string or an array of strings");
+    list.push_back(*text);
   }
   return absl::OkStatus();
 }
 
 absl::Status SetKey(const std::string& path, absl::string_view key, const toml::node& value, Config& config) {
-  if (key == "listen") return SetListen(path, value, config);
+  for (const ListKey& list_key : kListKeys) {
+    if (list_key.name == key) return SetList(path, list_key, value, config);
+  }
   for (const NumberKey& number_key : kNumberKeys) {
     if (number_key.name != key) continue;
     const auto number = value.value_exact<int64_t>();
@@ -136,6 +156,27 @@ absl::Status SetKey(const std::string& path, absl::string_view key, const toml::
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(path, ": unknown key ", key, "; allowed: ", AllowedKeys()));
+}
+
+absl::Status CheckTls(const Config& config, const std::vector<ListenAddress>& addresses) {
+  if (config.tls_cert.empty() != config.tls_key.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(config.tls_cert.empty() ? "tls_key" : "tls_cert", " is set and ",
+                     config.tls_cert.empty() ? "tls_cert" : "tls_key", " is not; TLS needs both"));
+  }
+  if (!config.tls_client_ca.empty() && config.tls_cert.empty()) {
+    return absl::InvalidArgumentError("tls_client_ca is set, which needs tls_cert and tls_key, too");
+  }
+  if (!config.tls_cert.empty()) return absl::OkStatus();
+  for (const ListenAddress& address : addresses) {
+    if (address.IsLocal()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("listen is \"", address.ForGrpc(),
+                     "\", which is not a loopback address, and the port would be open to everybody; allowed: "
+                     "unix:PATH, HOST:PORT with HOST of 127.0.0.1, ::1 or localhost, or TLS (--tls-cert and "
+                     "--tls-key)"));
+  }
+  return absl::OkStatus();
 }
 
 absl::string_view Lookup(const Environment& environment, const std::string& name) {
@@ -214,9 +255,12 @@ absl::StatusOr<Config> LoadConfigFile(const std::string& path, const Config& bas
 
 absl::StatusOr<Config> ResolveConfig(Config config, const Environment& environment) {
   if (config.listen.empty()) config.listen.push_back(DefaultSocket(environment));
-  for (const std::string& address : config.listen) {
-    QGEMM_RETURN_IF_ERROR(ParseListenAddress(address).status());
+  std::vector<ListenAddress> addresses;
+  for (const std::string& text : config.listen) {
+    QGEMM_ASSIGN_OR_RETURN(const ListenAddress address, ParseListenAddress(text));
+    addresses.push_back(address);
   }
+  QGEMM_RETURN_IF_ERROR(CheckTls(config, addresses));
   if (config.data_dir.empty()) config.data_dir = DefaultDataDir(environment);
   if (config.device != "auto" && config.device != "none" && !absl::StartsWith(config.device, "GPU-")) {
     return absl::InvalidArgumentError(
@@ -240,8 +284,11 @@ absl::StatusOr<Config> ResolveConfig(Config config, const Environment& environme
 std::vector<std::string> ApplyReloadable(const Config& from, Config& to) {
   for (const LimitKey& key : kLimitKeys) to.*key.field = from.*key.field;
   to.log_level = from.log_level;
+  to.admin = from.admin;
   std::vector<std::string> differing;
-  if (from.listen != to.listen) differing.emplace_back("listen");
+  for (const ListKey& key : kListKeys) {
+    if (from.*key.field != to.*key.field) differing.emplace_back(key.name);
+  }
   for (const NumberKey& key : kNumberKeys) {
     if (from.*key.field != to.*key.field) differing.emplace_back(key.name);
   }
@@ -253,12 +300,13 @@ std::vector<std::string> ApplyReloadable(const Config& from, Config& to) {
 }
 
 std::string PrintConfig(const Config& config) {
-  std::string text = absl::StrCat("listen = [",
-                                  absl::StrJoin(config.listen, ", ",
-                                                [](std::string* out, const std::string& address) {
-                                                  absl::StrAppend(out, "\"", address, "\"");
-                                                }),
-                                  "]\n");
+  std::string text;
+  const auto quoted = [](std::string* out, const std::string& element) {
+    absl::StrAppend(out, "\"", element, "\"");
+  };
+  for (const ListKey& key : kListKeys) {
+    absl::StrAppend(&text, key.name, " = [", absl::StrJoin(config.*key.field, ", ", quoted), "]\n");
+  }
   for (const TextKey& key : kTextKeys) absl::StrAppend(&text, key.name, " = \"", config.*key.field, "\"\n");
   for (const NumberKey& key : kNumberKeys) {
     absl::StrAppend(&text, key.name, " = ", config.*key.field, "\n");

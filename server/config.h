@@ -16,12 +16,18 @@ namespace qgemm {
 // Everything that qgemmd can be told. The same names serve as flags (--data-dir) and, with underscores, as
 // keys of the configuration file (data_dir); a flag given wins over the file, the file over the default.
 struct Config {
-  std::vector<std::string> listen;    // empty: DefaultSocket()
-  std::string data_dir;               // empty: DefaultDataDir()
-  std::string device = "auto";        // auto, none, or a GPU's UUID
-  std::string target = "h200";        // device profile to predict for without a GPU
-  std::string arch;                   // overrides the profile's
-  int workers = 0;                    // compile workers; 0: as many as the CPUs and the memory allow
+  std::vector<std::string> listen;  // empty: DefaultSocket()
+  std::string data_dir;             // empty: DefaultDataDir()
+  std::string tls_cert;             // PEM; with it and tls_key every TCP address speaks TLS
+  std::string tls_key;              // PEM, without a pass phrase; others must not be able to read it
+  std::string tls_client_ca;        // PEM; set: TCP clients show a certificate that it signed, their name
+  std::string tokens_file;          // who may call (server/token_file.h); the files' contents are read again
+                                    // at SIGHUP, as those of the tls_ keys
+  std::vector<std::string> admin;   // names that may do everything, when a token or certificate proves them
+  std::string device = "auto";      // auto, none, or a GPU's UUID
+  std::string target = "h200";      // device profile to predict for without a GPU
+  std::string arch;                 // overrides the profile's
+  int workers = 0;                  // compile workers; 0: as many as the CPUs and the memory allow
   std::string cache_limit = "20GiB";  // size of the data directory: 64MiB or more; 0: no limit
   int cache_max_idle_days = 0;        // picks and kernels not used for so long are removed; 0: never
   int timing_max_age_days = 0;        // timings older than this are removed; 0: never

@@ -1,5 +1,6 @@
 #include "server/daemon.h"
 
+#include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_builder.h>
@@ -22,7 +23,6 @@ namespace qgemm {
 namespace {
 
 constexpr int kMaxReceiveBytes = 4 << 20;  // 4096 problems take about 200 KB
-constexpr mode_t kSocketMode = 0660;
 
 bool SomebodyListens(const std::string& path) {
   const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -65,6 +65,9 @@ absl::StatusOr<FileLock> ClaimSocket(const std::string& path, const std::string&
   return lock;
 }
 
+// gRPC's own words, most of them about single connections, in the place and the format of the log.
+void LogForGrpc(gpr_log_func_args* entry) { spdlog::debug("gRPC: {}", entry->message); }
+
 TunerOptions WithNote(TunerOptions options, PausableGpu* gpu) {
   if (gpu != nullptr) {
     options.note = [gpu] {
@@ -78,16 +81,17 @@ TunerOptions WithNote(TunerOptions options, PausableGpu* gpu) {
 
 Daemon::Daemon(CacheStore& store, Compiler& compiler, PausableGpu* gpu, Clock& clock, TargetResolver targets,
                const DaemonOptions& options)
-    : gpu_(gpu),
+    : access_(options.access),
+      gpu_(gpu),
       gpu_sharer_(gpu != nullptr ? std::make_unique<GpuSharer>(*gpu) : nullptr),
       tuner_gpu_(gpu != nullptr ? gpu_sharer_->NewUser() : nullptr),
       bench_gpu_(gpu != nullptr ? gpu_sharer_->NewUser() : nullptr),
       source_bench_(store, compiler, bench_gpu_.get(), clock, targets),
       tuner_(store, compiler, tuner_gpu_.get(), clock, std::move(targets), WithNote(options.tuner, gpu)),
-      tuner_service_(tuner_, store),
-      cache_service_(tuner_, store, clock, options.data_dir, options.version),
-      device_service_(tuner_, compiler, gpu, options.version),
-      bench_service_(source_bench_) {}
+      tuner_service_(tuner_, store, access_),
+      cache_service_(tuner_, store, clock, access_, options.data_dir, options.version),
+      device_service_(tuner_, compiler, gpu, access_, options.version),
+      bench_service_(source_bench_, access_) {}
 
 Daemon::~Daemon() = default;
 
@@ -102,6 +106,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(CacheStore& store, Compile
 }
 
 absl::Status Daemon::Listen(const DaemonOptions& options) {
+  gpr_set_log_function(LogForGrpc);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
@@ -115,10 +120,20 @@ absl::Status Daemon::Listen(const DaemonOptions& options) {
   for (size_t i = 0; i < options.listen.size(); ++i) {
     const ListenAddress& address = options.listen[i];
     if (address.is_unix) {
-      QGEMM_ASSIGN_OR_RETURN(FileLock lock, ClaimSocket(address.path, options.holder));
-      socket_locks_.push_back(std::move(lock));
+      QGEMM_RETURN_IF_ERROR(ListenOnUnixSocket(address.path, options.holder));
+      continue;
     }
-    builder.AddListeningPort(address.ForGrpc(), grpc::InsecureServerCredentials(), &ports[i]);
+    credentials_.push_back(options.tls != nullptr ? NewTlsServerCredentials(*options.tls)
+                                                  : grpc::InsecureServerCredentials());
+    builder.AddListeningPort(address.ForGrpc(), credentials_.back(), &ports[i]);
+  }
+  if (!unix_acceptors_.empty()) {
+    using grpc::ServerBuilder;
+    constexpr auto kFromFd = ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD;
+    own_user_connections_ = builder.experimental().AddExternalConnectionAcceptor(
+        kFromFd, grpc::experimental::LocalServerCredentials(UDS));
+    other_connections_ =
+        builder.experimental().AddExternalConnectionAcceptor(kFromFd, grpc::InsecureServerCredentials());
   }
   builder.RegisterService(&tuner_service_);
   builder.RegisterService(&cache_service_);
@@ -127,21 +142,34 @@ absl::Status Daemon::Listen(const DaemonOptions& options) {
   server_ = builder.BuildAndStart();
   for (size_t i = 0; i < options.listen.size(); ++i) {
     ListenAddress address = options.listen[i];
-    if (server_ == nullptr || ports[i] == 0) {
+    if (server_ == nullptr || (!address.is_unix && ports[i] == 0)) {
       if (server_ != nullptr) Stop(std::chrono::milliseconds(0));
       return absl::UnavailableError(
           absl::StrCat("cannot listen on ", address.ForGrpc(), ": the address is in use or not permitted"));
     }
-    if (address.is_unix) {
-      if (chmod(address.path.c_str(), kSocketMode) != 0) {
-        return absl::ErrnoToStatus(errno, absl::StrCat("cannot set the mode of the socket ", address.path));
-      }
-    } else {
-      address.port = ports[i];
-    }
+    if (!address.is_unix) address.port = ports[i];
     addresses_.push_back(address.ForGrpc());
   }
+  AcceptUnixConnections();
   return absl::OkStatus();
+}
+
+absl::Status Daemon::ListenOnUnixSocket(const std::string& path, const std::string& holder) {
+  QGEMM_ASSIGN_OR_RETURN(FileLock lock, ClaimSocket(path, holder));
+  socket_locks_.push_back(std::move(lock));
+  QGEMM_ASSIGN_OR_RETURN(std::unique_ptr<UnixAcceptor> acceptor, UnixAcceptor::Listen(path));
+  unix_acceptors_.push_back(std::move(acceptor));
+  return absl::OkStatus();
+}
+
+void Daemon::AcceptUnixConnections() {
+  for (const std::unique_ptr<UnixAcceptor>& acceptor : unix_acceptors_) {
+    acceptor->Start([this](UniqueFd connection, bool own_user) {
+      grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+      parameters.fd = connection.release();
+      (own_user ? own_user_connections_ : other_connections_)->HandleNewConnection(&parameters);
+    });
+  }
 }
 
 absl::Status Daemon::UpdateHealth() {
@@ -167,6 +195,7 @@ void Daemon::Stop(std::chrono::milliseconds grace) {
   if (gpu_ != nullptr) gpu_->Stop();
   tuner_.Stop();
   source_bench_.Stop();
+  for (const std::unique_ptr<UnixAcceptor>& acceptor : unix_acceptors_) acceptor->Stop();
   server_->Shutdown(std::chrono::system_clock::now() + grace);
   server_->Wait();
 }

@@ -2,6 +2,7 @@
 #define QGEMM_SERVER_DAEMON_H_
 
 #include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
 
 #include <chrono>
 #include <memory>
@@ -11,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cache/cache_store.h"
+#include "server/access.h"
 #include "server/bench_service.h"
 #include "server/cache_service.h"
 #include "server/compiler.h"
@@ -21,7 +23,9 @@
 #include "server/pausable_gpu.h"
 #include "server/service.h"
 #include "server/source_bench.h"
+#include "server/tls_credentials.h"
 #include "server/tuner.h"
+#include "server/unix_acceptor.h"
 
 namespace qgemm {
 
@@ -30,6 +34,9 @@ struct DaemonOptions {
   std::string data_dir;
   std::string version;
   std::string holder;  // what the socket's lock file says
+  // Of every TCP address; null: they speak no TLS. Borrowed.
+  const TlsCertificates* tls = nullptr;
+  Access::Rules access;
   TunerOptions tuner;
 };
 
@@ -67,6 +74,7 @@ class Daemon {
   // Jobs that have not ended and do not wait for something to come back.
   int active_jobs() { return tuner_.jobs().active(); }
   void SetLimits(const JobLimits& limits) { tuner_.jobs().SetLimits(limits); }
+  void SetAccess(Access::Rules rules) { access_.SetRules(std::move(rules)); }
 
   // Accepts nothing new, lets running calls end within `grace`, then withdraws them.
   void Stop(std::chrono::milliseconds grace);
@@ -76,7 +84,10 @@ class Daemon {
          const DaemonOptions& options);
 
   absl::Status Listen(const DaemonOptions& options);
+  absl::Status ListenOnUnixSocket(const std::string& path, const std::string& holder);
+  void AcceptUnixConnections();
 
+  Access access_;
   PausableGpu* const gpu_;  // may be null
   // The tuner and the source bench share the GPU; all three are null without one.
   std::unique_ptr<GpuSharer> gpu_sharer_;
@@ -89,6 +100,11 @@ class Daemon {
   DeviceService device_service_;
   BenchService bench_service_;
   std::vector<FileLock> socket_locks_;
+  std::vector<std::shared_ptr<grpc::ServerCredentials>> credentials_;  // of the TCP addresses
+  // What connects over a unix socket goes to one of two, whose credentials tell them apart later.
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> own_user_connections_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> other_connections_;
+  std::vector<std::unique_ptr<UnixAcceptor>> unix_acceptors_;
   std::vector<std::string> addresses_;
   std::unique_ptr<grpc::Server> server_;
 };

@@ -452,12 +452,15 @@ std::vector<v1::Job> Jobs::List(const v1::ListJobsRequest& request) {
   return jobs;
 }
 
-absl::StatusOr<v1::Job> Jobs::Cancel(absl::string_view job_id) {
+absl::StatusOr<v1::Job> Jobs::Cancel(absl::string_view job_id,
+                                     absl::FunctionRef<absl::Status(const v1::Job&)> allowed) {
   if (const JobPtr job = Find(job_id)) {
+    QGEMM_RETURN_IF_ERROR(allowed(job->Info()));
     End(job, v1::JOB_STATE_CANCELLED, absl::CancelledError("it was cancelled"));
     return job->Info();
   }
   QGEMM_ASSIGN_OR_RETURN(const internal::JobRecord record, journal_.Read(job_id));
+  QGEMM_RETURN_IF_ERROR(allowed(record.job()));
   return record.job();
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -80,7 +81,9 @@ class Jobs {
   absl::Status Tune(const v1::TuneRequest& request, const std::string& client, TuneStream& stream);
   absl::Status Watch(absl::string_view job_id, const std::string& client, TuneStream& stream);
   std::vector<v1::Job> List(const v1::ListJobsRequest& request);
-  absl::StatusOr<v1::Job> Cancel(absl::string_view job_id);
+  // `allowed` is asked with the job as it is; its error is the answer, and nothing was changed.
+  absl::StatusOr<v1::Job> Cancel(absl::string_view job_id,
+                                 absl::FunctionRef<absl::Status(const v1::Job&)> allowed);
 
   // To be called about once a second: deadlines, jobs that wait, history.
   void Tick();

@@ -23,6 +23,8 @@ bool IsLoopback(const std::string& host) {
 
 }  // namespace
 
+bool ListenAddress::IsLocal() const { return is_unix || IsLoopback(host); }
+
 std::string ListenAddress::ForGrpc() const {
   if (is_unix) return absl::StrCat("unix:", path);
   if (absl::StrContains(host, ':')) return absl::StrCat("[", host, "]:", port);
@@ -51,11 +53,10 @@ absl::StatusOr<ListenAddress> ParseListenAddress(absl::string_view text) {
   absl::string_view host = rest.substr(0, colon);
   if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
   address.host = std::string(host);
-  if (!IsLoopback(address.host)) {
+  if (address.host.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("listen is \"", text,
-                     "\", which is not a loopback address, and the port would be open to everybody; "
-                     "allowed: unix:PATH, or HOST:PORT with HOST of 127.0.0.1, ::1 or localhost"));
+                     "\", which names no host; allowed: HOST:PORT, with 0.0.0.0 or [::] for all addresses"));
   }
   return address;
 }

@@ -25,6 +25,7 @@
 #include "server/gpu_lock.h"
 #include "server/gpu_process.h"
 #include "server/pausable_gpu.h"
+#include "server/security.h"
 #include "server/worker/nvrtc_compile.h"
 #include "spdlog/spdlog.h"
 
@@ -51,10 +52,32 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv, std::optiona
   CLI::App app("Tunes quantized GEMM problems on the pinned GPU and serves picks and kernels over gRPC.",
                "qgemmd");
   app.set_version_flag("--version", "qgemmd " QGEMM_VERSION);
-  CLI::Option* listen =
-      app.add_option("--listen", flags.listen, "unix:PATH or HOST:PORT (loopback); repeatable")
+  CLI::Option* listen = app.add_option("--listen", flags.listen,
+                                       "unix:PATH or HOST:PORT (other than loopback: with TLS); repeatable")
+                            ->expected(1)
+                            ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  CLI::Option* admin =
+      app.add_option("--admin", flags.admin,
+                     "a name that may do everything once a token or certificate proves it; repeatable")
           ->expected(1)
           ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  struct TextFlag {
+    CLI::Option* option;
+    std::string Config::*field;
+  };
+  std::vector<TextFlag> files;
+  const auto add_file = [&](const char* name, std::string Config::*field, const char* help) {
+    files.push_back({app.add_option(name, flags.*field, help)->type_name("FILE"), field});
+  };
+  add_file("--tls-cert", &Config::tls_cert,
+           "PEM certificate chain: TCP addresses speak TLS; read again at SIGHUP");
+  add_file("--tls-key", &Config::tls_key, "its PEM private key, mode 0640 or less; read again at SIGHUP");
+  add_file("--tls-client-ca", &Config::tls_client_ca,
+           "PEM: TCP clients must show a certificate that it signed; its common name is who they are");
+  add_file(
+      "--tokens-file", &Config::tokens_file,
+      "clients must send a token; lines of NAME:SHA256-OF-TOKEN[:admin], mode 0640 or less; read again at "
+      "SIGHUP");
   CLI::Option* data_dir =
       app.add_option("--data-dir", flags.data_dir, "where picks, timings and kernels are kept");
   CLI::Option* device = app.add_option("--device", flags.device, "auto, none, or a GPU's UUID");
@@ -112,6 +135,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv, std::optiona
     QGEMM_ASSIGN_OR_RETURN(line.config, LoadConfigFile(config_file, line.config));
   }
   if (listen->count() > 0) line.config.listen = flags.listen;
+  if (admin->count() > 0) line.config.admin = flags.admin;
+  for (const TextFlag& file : files) {
+    if (file.option->count() > 0) line.config.*file.field = flags.*file.field;
+  }
   if (data_dir->count() > 0) line.config.data_dir = flags.data_dir;
   if (device->count() > 0) line.config.device = flags.device;
   if (target->count() > 0) line.config.target = flags.target;
@@ -225,19 +252,32 @@ JobLimits JobLimitsOf(const Config& config) {
   return limits;
 }
 
+// What SIGHUP does about certificates and tokens.
+void ReloadSecurity(Security& security, Daemon& daemon, const std::vector<std::string>& admins) {
+  for (const absl::Status& refused : security.Reload(admins)) {
+    spdlog::error("SIGHUP: what was read before stays in use: {}", std::string(refused.message()));
+  }
+  daemon.SetAccess(security.rules());
+  const std::string now = security.Describe();
+  if (!now.empty()) spdlog::info("SIGHUP: in use: {}", now);
+  for (const std::string& warning : security.Warnings()) spdlog::warn("{}", warning);
+}
+
 // Serves until a signal has ended it. At the first SIGTERM or SIGINT it refuses new jobs and lets the others
 // finish for drain_seconds; at the second it stops at once. Whatever is left then is in the journal. SIGHUP:
-// `reload` gives the configuration to take limits from.
-void ServeUntilSignalled(const sigset_t& signals, Daemon& daemon, absl::Status workers, Config config,
-                         const std::function<absl::StatusOr<Config>()>& reload) {
+// `reload` gives the configuration to take limits from, and certificates and tokens are read again.
+void ServeUntilSignalled(const sigset_t& signals, Daemon& daemon, Security& security, absl::Status workers,
+                         Config config, const std::function<absl::StatusOr<Config>()>& reload) {
   std::optional<TimePoint> drain_until;
   while (true) {
     const int number =
         sigtimedwait(&signals, nullptr, drain_until.has_value() ? &kDrainInterval : &kHealthInterval);
     if (number == SIGHUP) {
       const absl::StatusOr<Config> read = reload();
+      ReloadSecurity(security, daemon, read.ok() ? read->admin : config.admin);
       if (!read.ok()) {
-        spdlog::error("SIGHUP: nothing was changed: {}", std::string(read.status().message()));
+        spdlog::error("SIGHUP: the limits stay as they were, nothing was changed: {}",
+                      std::string(read.status().message()));
         continue;
       }
       const std::vector<std::string> others = ApplyReloadable(*read, config);
@@ -277,6 +317,9 @@ absl::Status Serve(const Config& config, Spawner& spawner,
                    const std::function<absl::StatusOr<Config>()>& reload) {
   const sigset_t signals = BlockSignals();
   const std::string holder = DescribeHolder(config.data_dir);
+  QGEMM_ASSIGN_OR_RETURN(const std::unique_ptr<Security> security, Security::Load(config, RealClock()));
+  if (const std::string described = security->Describe(); !described.empty()) spdlog::info("{}", described);
+  for (const std::string& warning : security->Warnings()) spdlog::warn("{}", warning);
   RocksDbStoreOptions store_options;
   QGEMM_ASSIGN_OR_RETURN(store_options.limit_bytes, ParseByteSize(config.cache_limit));
   absl::StatusOr<std::unique_ptr<RocksDbStore>> opened = RocksDbStore::Open(config.data_dir, store_options);
@@ -322,6 +365,8 @@ absl::Status Serve(const Config& config, Spawner& spawner,
   options.data_dir = config.data_dir;
   options.version = QGEMM_VERSION;
   options.holder = holder;
+  options.tls = security->tls();
+  options.access = security->rules();
   options.tuner.jobs = JobLimitsOf(config);
   QGEMM_ASSIGN_OR_RETURN(
       const std::unique_ptr<Daemon> daemon,
@@ -333,7 +378,7 @@ absl::Status Serve(const Config& config, Spawner& spawner,
   spdlog::info("ready: listening on {}, {} compile workers", absl::StrJoin(daemon->addresses(), " "),
                pool.num_workers());
 
-  ServeUntilSignalled(signals, *daemon, workers, config, reload);
+  ServeUntilSignalled(signals, *daemon, *security, workers, config, reload);
   if (const int left = daemon->active_jobs(); left > 0) {
     spdlog::info("{} jobs are not finished; they go on at the next start", left);
   }

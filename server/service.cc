@@ -63,53 +63,66 @@ void AddRetryDelay(const absl::Status& status, grpc::ServerContext& context) {
 
 grpc::Status TunerService::Tune(grpc::ServerContext* context, const v1::TuneRequest* request,
                                 grpc::ServerWriter<v1::TuneEvent>* writer) {
+  const absl::StatusOr<Caller> caller = Admit(access_, *context);
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
   GrpcTuneStream stream(*context, *writer);
-  const std::string client = ClientIdentity(*context);
-  const absl::Status status = tuner_.Tune(*request, client, stream);
+  const absl::Status status = tuner_.Tune(*request, caller->name, stream);
   grpc::Status result = ToGrpcStatus(status);
   if (!status.ok()) {
-    spdlog::info("tune from {} ({}) failed: {}: {}", client, context->peer(),
+    spdlog::info("tune from {} ({}) failed: {}: {}", caller->name, context->peer(),
                  absl::StatusCodeToString(status.code()), result.error_message());
   }
   AddRetryDelay(status, *context);
   return result;
 }
 
-grpc::Status TunerService::ListJobs(grpc::ServerContext* /*context*/, const v1::ListJobsRequest* request,
+grpc::Status TunerService::ListJobs(grpc::ServerContext* context, const v1::ListJobsRequest* request,
                                     v1::ListJobsResponse* response) {
+  const absl::StatusOr<Caller> caller = Admit(access_, *context);
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
   for (v1::Job& job : tuner_.jobs().List(*request)) *response->add_jobs() = std::move(job);
   return grpc::Status::OK;
 }
 
 grpc::Status TunerService::WatchJob(grpc::ServerContext* context, const v1::WatchJobRequest* request,
                                     grpc::ServerWriter<v1::TuneEvent>* writer) {
+  const absl::StatusOr<Caller> caller = Admit(access_, *context);
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
   GrpcTuneStream stream(*context, *writer);
-  const absl::Status status = tuner_.jobs().Watch(request->job_id(), ClientIdentity(*context), stream);
+  const absl::Status status = tuner_.jobs().Watch(request->job_id(), caller->name, stream);
   AddRetryDelay(status, *context);
   return ToGrpcStatus(status);
 }
 
 grpc::Status TunerService::CancelJob(grpc::ServerContext* context, const v1::CancelJobRequest* request,
                                      v1::CancelJobResponse* response) {
-  absl::StatusOr<v1::Job> job = tuner_.jobs().Cancel(request->job_id());
+  const absl::StatusOr<Caller> caller = Admit(access_, *context);
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
+  absl::StatusOr<v1::Job> job = tuner_.jobs().Cancel(request->job_id(), [&](const v1::Job& known) {
+    return MayCancel(*caller, known.job_id(), known.client());
+  });
   if (!job.ok()) return ToGrpcStatus(job.status());
   if (job->state() == v1::JOB_STATE_CANCELLED) {
-    spdlog::info("job {} is cancelled, says {}", request->job_id(), ClientIdentity(*context));
+    spdlog::info("job {} is cancelled, says {}", request->job_id(), caller->name);
   }
   *response->mutable_job() = *std::move(job);
   return grpc::Status::OK;
 }
 
-grpc::Status TunerService::Lookup(grpc::ServerContext* /*context*/, const v1::LookupRequest* request,
+grpc::Status TunerService::Lookup(grpc::ServerContext* context, const v1::LookupRequest* request,
                                   v1::LookupResponse* response) {
+  const absl::StatusOr<Caller> caller = Admit(access_, *context);
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
   absl::StatusOr<v1::LookupResponse> answers = tuner_.Lookup(*request);
   if (!answers.ok()) return ToGrpcStatus(answers.status());
   *response = *std::move(answers);
   return grpc::Status::OK;
 }
 
-grpc::Status TunerService::Estimate(grpc::ServerContext* /*context*/, const v1::TuneRequest* request,
+grpc::Status TunerService::Estimate(grpc::ServerContext* context, const v1::TuneRequest* request,
                                     v1::TuneEstimate* response) {
+  const absl::StatusOr<Caller> caller = Admit(access_, *context);
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
   absl::StatusOr<v1::TuneEstimate> estimate = tuner_.Estimate(*request);
   if (!estimate.ok()) return ToGrpcStatus(estimate.status());
   *response = *std::move(estimate);
@@ -118,12 +131,16 @@ grpc::Status TunerService::Estimate(grpc::ServerContext* /*context*/, const v1::
 
 grpc::Status TunerService::Warm(grpc::ServerContext* context, const v1::WarmRequest* request,
                                 grpc::ServerWriter<v1::WarmEvent>* writer) {
+  const absl::StatusOr<Caller> caller = Admit(access_, *context);
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
   return ToGrpcStatus(tuner_.Warm(
       *request, [&](const v1::WarmEvent& event) { return !context->IsCancelled() && writer->Write(event); }));
 }
 
-grpc::Status TunerService::GetKernels(grpc::ServerContext* /*context*/, const v1::GetKernelsRequest* request,
+grpc::Status TunerService::GetKernels(grpc::ServerContext* context, const v1::GetKernelsRequest* request,
                                       grpc::ServerWriter<v1::KernelChunk>* writer) {
+  const absl::StatusOr<Caller> caller = Admit(access_, *context);
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
   if (request->sha256().empty() || request->sha256_size() > kMaxKernelsPerCall) {
     return ToGrpcStatus(absl::InvalidArgumentError(
         absl::StrCat("sha256 has ", request->sha256_size(), " entries; allowed: 1 .. ", kMaxKernelsPerCall)));
@@ -148,8 +165,10 @@ grpc::Status TunerService::GetKernels(grpc::ServerContext* /*context*/, const v1
   return grpc::Status::OK;
 }
 
-grpc::Status DeviceService::Describe(grpc::ServerContext* /*context*/, const v1::DescribeRequest* /*request*/,
+grpc::Status DeviceService::Describe(grpc::ServerContext* context, const v1::DescribeRequest* /*request*/,
                                      v1::DescribeResponse* response) {
+  const absl::StatusOr<Caller> caller = Admit(access_, *context);
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
   const std::optional<GpuInfo>& gpu = tuner_.targets().gpu();
   response->set_has_gpu(gpu.has_value());
   response->set_state(!gpu.has_value()                    ? "no GPU"
@@ -177,15 +196,19 @@ grpc::Status DeviceService::Describe(grpc::ServerContext* /*context*/, const v1:
 
 grpc::Status DeviceService::Pause(grpc::ServerContext* context, const v1::PauseRequest* /*request*/,
                                   v1::PauseResponse* /*response*/) {
+  const absl::StatusOr<Caller> caller = AdmitAdmin(access_, *context, "device pause");
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
   if (gpu_ == nullptr) return ToGrpcStatus(absl::FailedPreconditionError("this daemon has no GPU"));
-  spdlog::info("the GPU is to be paused, says {}", ClientIdentity(*context));
+  spdlog::info("the GPU is to be paused, says {}", caller->name);
   return ToGrpcStatus(gpu_->Pause(kPausePatience));
 }
 
 grpc::Status DeviceService::Resume(grpc::ServerContext* context, const v1::ResumeRequest* /*request*/,
                                    v1::ResumeResponse* /*response*/) {
+  const absl::StatusOr<Caller> caller = AdmitAdmin(access_, *context, "device resume");
+  if (!caller.ok()) return ToGrpcStatus(caller.status());
   if (gpu_ == nullptr) return ToGrpcStatus(absl::FailedPreconditionError("this daemon has no GPU"));
-  spdlog::info("the GPU is to be resumed, says {}", ClientIdentity(*context));
+  spdlog::info("the GPU is to be resumed, says {}", caller->name);
   return ToGrpcStatus(gpu_->Resume());
 }
 

@@ -6,6 +6,7 @@
 #include "cache/cache_store.h"
 #include "qgemm/v1/device.grpc.pb.h"
 #include "qgemm/v1/tuner.grpc.pb.h"
+#include "server/access.h"
 #include "server/compiler.h"
 #include "server/pausable_gpu.h"
 #include "server/tuner.h"
@@ -16,7 +17,8 @@ namespace qgemm {
 
 class TunerService final : public v1::Tuner::Service {
  public:
-  TunerService(Tuner& tuner, CacheStore& store) : tuner_(tuner), store_(store) {}
+  TunerService(Tuner& tuner, CacheStore& store, const Access& access)
+      : tuner_(tuner), store_(store), access_(access) {}
 
   grpc::Status Tune(grpc::ServerContext* context, const v1::TuneRequest* request,
                     grpc::ServerWriter<v1::TuneEvent>* writer) override;
@@ -38,13 +40,19 @@ class TunerService final : public v1::Tuner::Service {
  private:
   Tuner& tuner_;
   CacheStore& store_;
+  const Access& access_;
 };
 
 class DeviceService final : public v1::Device::Service {
  public:
   // `gpu` may be null: there is none.
-  DeviceService(Tuner& tuner, Compiler& compiler, PausableGpu* gpu, std::string server_version)
-      : tuner_(tuner), compiler_(compiler), gpu_(gpu), server_version_(std::move(server_version)) {}
+  DeviceService(Tuner& tuner, Compiler& compiler, PausableGpu* gpu, const Access& access,
+                std::string server_version)
+      : tuner_(tuner),
+        compiler_(compiler),
+        gpu_(gpu),
+        access_(access),
+        server_version_(std::move(server_version)) {}
 
   grpc::Status Describe(grpc::ServerContext* context, const v1::DescribeRequest* request,
                         v1::DescribeResponse* response) override;
@@ -57,6 +65,7 @@ class DeviceService final : public v1::Device::Service {
   Tuner& tuner_;
   Compiler& compiler_;
   PausableGpu* const gpu_;
+  const Access& access_;
   const std::string server_version_;
 };
 

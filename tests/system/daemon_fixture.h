@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -90,6 +91,10 @@ class DaemonTest : public ::testing::Test {
       if (event.has_summary()) answer.summary = event.summary();
     }
     answer.status = reader->Finish();
+    // They come in the order in which they were made.
+    std::sort(answer.results.begin(), answer.results.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.problem_index(), a.m_bucket()) < std::pair(b.problem_index(), b.m_bucket());
+    });
     return answer;
   }
 

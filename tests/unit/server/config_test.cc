@@ -51,6 +51,11 @@ TEST_F(ConfigTest, DefaultsFollowTheEnvironment) {
 TEST_F(ConfigTest, FileSetsEveryKey) {
   const auto config = Load(R"(
     listen = ["unix:/tmp/a.sock", "127.0.0.1:7461"]
+    tls_cert = "/tls/server.pem"
+    tls_key = "/tls/server.key"
+    tls_client_ca = "/tls/ca.pem"
+    tokens_file = "/tokens"
+    admin = ["operator", "ci"]
     data_dir = "/data"
     device = "none"
     target = "a100"
@@ -67,6 +72,11 @@ TEST_F(ConfigTest, FileSetsEveryKey) {
   )");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_THAT(config->listen, ElementsAre("unix:/tmp/a.sock", "127.0.0.1:7461"));
+  EXPECT_EQ(config->tls_cert, "/tls/server.pem");
+  EXPECT_EQ(config->tls_key, "/tls/server.key");
+  EXPECT_EQ(config->tls_client_ca, "/tls/ca.pem");
+  EXPECT_EQ(config->tokens_file, "/tokens");
+  EXPECT_THAT(config->admin, ElementsAre("operator", "ci"));
   EXPECT_EQ(config->data_dir, "/data");
   EXPECT_EQ(config->device, "none");
   EXPECT_EQ(config->target, "a100");
@@ -134,6 +144,31 @@ TEST_F(ConfigTest, RefusesValuesOutOfRange) {
   EXPECT_TRUE(absl::IsInvalidArgument(error_of([](Config& config) { config.listen = {"0.0.0.0:1"}; })));
 }
 
+TEST_F(ConfigTest, OtherMachinesReachItOverTlsOnly) {
+  for (const char* address : {"0.0.0.0:7461", "[::]:7461", "10.0.0.1:7461", "example.org:7461"}) {
+    Config config;
+    config.listen = {"127.0.0.1:7460", address};
+    const absl::StatusOr<Config> open = ResolveConfig(config, {});
+    EXPECT_TRUE(absl::IsInvalidArgument(open.status())) << address;
+    EXPECT_THAT(std::string(open.status().message()), HasSubstr(address));
+    EXPECT_THAT(std::string(open.status().message()), HasSubstr("--tls-cert"));
+    config.tls_cert = "server.pem";
+    config.tls_key = "server.key";
+    EXPECT_TRUE(ResolveConfig(config, {}).ok()) << address;
+  }
+}
+
+TEST_F(ConfigTest, TlsNeedsCertificateAndKey) {
+  const auto error_of = [](void (*change)(Config&)) {
+    Config config;
+    change(config);
+    return ResolveConfig(config, {}).status();
+  };
+  EXPECT_TRUE(absl::IsInvalidArgument(error_of([](Config& config) { config.tls_cert = "a"; })));
+  EXPECT_TRUE(absl::IsInvalidArgument(error_of([](Config& config) { config.tls_key = "a"; })));
+  EXPECT_TRUE(absl::IsInvalidArgument(error_of([](Config& config) { config.tls_client_ca = "a"; })));
+}
+
 TEST(Config, NumbersAreReadCheckedAndPrinted) {
   const std::string path = ::testing::TempDir() + "/numbers.toml";
   std::ofstream(path) << "drain_seconds = 7\nqueue_per_client = 12\n";
@@ -156,7 +191,9 @@ TEST(Config, ReloadingTakesLimitsAndNamesWhatNeedsARestart) {
   Config changed = running;
   changed.queue_total = 5;
   changed.log_level = "debug";
+  changed.admin = {"operator"};
   EXPECT_TRUE(ApplyReloadable(changed, running).empty());
+  EXPECT_THAT(running.admin, ElementsAre("operator"));
   EXPECT_EQ(running.queue_total, 5);
   EXPECT_EQ(running.log_level, "debug");
   changed.target = "h100";

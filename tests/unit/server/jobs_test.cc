@@ -36,6 +36,8 @@ v1::TuneRequest RequestFor(int64_t n, std::vector<int64_t> m = {16}) {
   return request;
 }
 
+absl::Status Anybody(const v1::Job& /*job*/) { return absl::OkStatus(); }
+
 v1::TuneRequest Detached(v1::TuneRequest request) {
   request.set_detach(true);
   return request;
@@ -262,16 +264,16 @@ TEST_F(JobsTest, CancelledJobLetsGoOfEverythingAndTellsItsWatchers) {
   RecordingStream stream;
   std::future<absl::Status> watch = std::async(std::launch::async, [&] { return Watch(job_id, stream); });
   stream.AwaitAccepted();
-  const auto cancelled = tuner_->jobs().Cancel(job_id);
+  const auto cancelled = tuner_->jobs().Cancel(job_id, Anybody);
   ASSERT_TRUE(cancelled.ok());
   EXPECT_EQ(cancelled->state(), v1::JOB_STATE_CANCELLED);
   EXPECT_TRUE(absl::IsCancelled(watch.get()));
   compiler_.AwaitNoneHeld();
   EXPECT_EQ(compiler_.compiles(), 0);
   // Again, when it is history: nothing changes.
-  EXPECT_EQ(tuner_->jobs().Cancel(job_id)->state(), v1::JOB_STATE_CANCELLED);
-  EXPECT_TRUE(absl::IsNotFound(tuner_->jobs().Cancel("0000000000000000").status()));
-  EXPECT_TRUE(absl::IsNotFound(tuner_->jobs().Cancel("").status()));
+  EXPECT_EQ(tuner_->jobs().Cancel(job_id, Anybody)->state(), v1::JOB_STATE_CANCELLED);
+  EXPECT_TRUE(absl::IsNotFound(tuner_->jobs().Cancel("0000000000000000", Anybody).status()));
+  EXPECT_TRUE(absl::IsNotFound(tuner_->jobs().Cancel("", Anybody).status()));
 }
 
 TEST_F(JobsTest, SixtyFourClientsOfOneColdKeyShareOneTuning) {
@@ -315,7 +317,7 @@ TEST_F(JobsTest, QuotasRefuseTheWholeRequestWithARetryDelay) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("all clients have 4 picks"));
   // What ends makes room.
-  ASSERT_TRUE(tuner_->jobs().Cancel(first).ok());
+  ASSERT_TRUE(tuner_->jobs().Cancel(first, Anybody).ok());
   Detach(RequestFor(2048, {1}), "carol");
 }
 
