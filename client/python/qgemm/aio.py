@@ -10,7 +10,7 @@ import time
 import grpc
 import grpc.aio
 
-from qgemm import api, calls, errors
+from qgemm import api, calls, errors, security
 from qgemm.progress import make_progress
 from qgemm.retry import Retry
 from qgemm.types import CacheStats, DeviceInfo, Job
@@ -23,17 +23,18 @@ class AsyncClient:
     a call cancels the call, and with it the daemon's work for it."""
 
     def __init__(self, server=None, *, timeout=30.0, tune_timeout=None, retry=Retry(), client_id=None,
-                 sleep=asyncio.sleep, clock=time.monotonic):  # fmt: skip
+                 token=None, tls_ca=None, tls_cert=None, tls_key=None, sleep=asyncio.sleep, clock=time.monotonic):  # fmt: skip
         self.address = calls.checked_address(server)
         self._timeout, self._tune_timeout, self._retry = timeout, tune_timeout, retry
-        self._metadata = calls.metadata(client_id)
+        self._metadata = security.metadata(client_id, token)
+        self._credentials = security.channel_credentials(self.address, tls_ca, tls_cert, tls_key)
         self._sleep, self._clock = sleep, clock
         self._open = None
 
     @property
     def _channel(self):
         if self._open is None:
-            self._open = grpc.aio.insecure_channel(self.address, options=calls.CHANNEL_OPTIONS)
+            self._open = security.open_channel(grpc.aio, self.address, self._credentials, calls.CHANNEL_OPTIONS)
         return self._open
 
     async def close(self):

@@ -54,10 +54,6 @@ def checked_address(server):
     raise ValueError(f'server "{address}" is not allowed: use unix:PATH or HOST:PORT')
 
 
-def metadata(client_id):
-    return (("client_id", client_id),) if client_id else ()
-
-
 def _as_list(value, single):
     return [value] if isinstance(value, single) else list(value)
 

@@ -9,7 +9,7 @@ import time
 
 import grpc
 
-from qgemm import api, calls, errors
+from qgemm import api, calls, errors, security
 from qgemm.progress import make_progress
 from qgemm.retry import Retry
 from qgemm.types import CacheStats, DeviceInfo, Job
@@ -21,17 +21,21 @@ class Client:
     """May be used by several threads at once. Does not wait for the daemon when made: a call connects when it must.
 
     `server`: unix:PATH or HOST:PORT; None: QGEMM_SERVER, else the daemon's default socket. `timeout`: seconds until
-    the deadline of every call but tune; `tune_timeout`: of tune, None = none. Every call raises an error of
+    the deadline of every call but tune; `tune_timeout`: of tune, None = none. `client_id`: who calls, for the daemon's
+    queues; None: QGEMM_CLIENT_ID, else user@host. `token`: what a daemon with a tokens file asks for; None: QGEMM_TOKEN,
+    else the file QGEMM_TOKEN_FILE. `tls_ca`, `tls_cert`, `tls_key`: PEM files; None: QGEMM_TLS_CA (else the system's
+    roots), QGEMM_TLS_CERT, QGEMM_TLS_KEY. To other machines TLS is always spoken. Every call raises an error of
     qgemm.errors; ValueError where a request cannot even be made.
     """
 
     def __init__(self, server=None, *, timeout=30.0, tune_timeout=None, retry=Retry(), client_id=None,
-                 sleep=time.sleep, clock=time.monotonic):  # fmt: skip
+                 token=None, tls_ca=None, tls_cert=None, tls_key=None, sleep=time.sleep, clock=time.monotonic):  # fmt: skip
         self.address = calls.checked_address(server)
         self._timeout, self._tune_timeout, self._retry = timeout, tune_timeout, retry
-        self._metadata = calls.metadata(client_id)
+        self._metadata = security.metadata(client_id, token)
+        self._credentials = security.channel_credentials(self.address, tls_ca, tls_cert, tls_key)
         self._sleep, self._clock = sleep, clock
-        self._channel = grpc.insecure_channel(self.address, options=calls.CHANNEL_OPTIONS)
+        self._channel = security.open_channel(grpc, self.address, self._credentials, calls.CHANNEL_OPTIONS)
 
     def close(self):
         """Ends running calls with Cancelled."""

@@ -2,6 +2,8 @@
 
 import grpc
 
+from qgemm import security
+
 
 class QgemmError(Exception):
     """Base of all; `code` is gRPC's name of the status, "INVALID_ARGUMENT"; `retry_after_s`: the daemon's word when to
@@ -97,7 +99,10 @@ def from_rpc(error, server):
     code, details = error.code(), (error.details() or "").strip()
     name = code.name if isinstance(code, grpc.StatusCode) else str(code)
     if name == "UNAVAILABLE" and _is_unreachable(details):
-        return Unavailable(f"cannot reach qgemmd at {server}: start one with `qgemmd`, or set QGEMM_SERVER")
+        hint = "" if server.startswith("unix:") else security.hint(details)
+        return Unavailable(
+            f"cannot reach qgemmd at {server}{hint or ': start one with `qgemmd`, or set QGEMM_SERVER'}"
+        )
     if name == "DEADLINE_EXCEEDED":
         return DeadlineExceeded(f"qgemmd at {server} did not answer within the deadline: raise the call's timeout")
     if name == "UNIMPLEMENTED":

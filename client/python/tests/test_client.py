@@ -9,7 +9,7 @@ import pytest
 from conftest import pick_message
 
 import qgemm
-from qgemm import api, calls
+from qgemm import api, calls, security
 
 
 class Blocking:
@@ -288,6 +288,40 @@ def test_the_client_id_travels(fake, make):
     with make(fake.address, client_id="exporter") as client:
         assert client.describe().arch == "sm_90a"
     assert fake.metadata[0]["client_id"] == "exporter"
+
+
+def test_a_client_says_who_it_is_and_shows_its_token(fake, make, monkeypatch, tmp_path):
+    fake.script["Describe"] = lambda request, context: api.message("DescribeResponse")(target="h200", arch="sm_90a")
+    monkeypatch.setenv("USER", "alice")
+    monkeypatch.delenv("QGEMM_CLIENT_ID", raising=False)
+    with make(fake.address) as client:
+        client.describe()
+    assert fake.metadata[0]["client_id"].startswith("alice@")
+    assert "authorization" not in fake.metadata[0]
+    (tmp_path / "token").write_text("from-file\n")
+    monkeypatch.setenv("QGEMM_TOKEN_FILE", str(tmp_path / "token"))
+    with make(fake.address) as client, make(fake.address, token="given") as other:
+        client.describe()
+        other.describe()
+    assert [sent["authorization"] for sent in fake.metadata[1:]] == ["Bearer from-file", "Bearer given"]
+    monkeypatch.setenv("QGEMM_TOKEN_FILE", str(tmp_path / "missing"))
+    with pytest.raises(ValueError, match="QGEMM_TOKEN_FILE"):
+        make(fake.address)
+
+
+def test_tls_is_for_other_machines_and_where_it_is_asked_for(monkeypatch, tmp_path):
+    for name in ("QGEMM_TLS_CA", "QGEMM_TLS_CERT", "QGEMM_TLS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    assert security.channel_credentials("unix:/x") is None
+    assert security.channel_credentials("127.0.0.1:1") is None
+    assert security.channel_credentials("host:1") is not None
+    (tmp_path / "ca.pem").write_text("x")
+    assert security.channel_credentials("localhost:1", str(tmp_path / "ca.pem")) is not None
+    assert security.channel_credentials("unix:/x", str(tmp_path / "ca.pem")) is None
+    with pytest.raises(ValueError, match="needed together"):
+        security.channel_credentials("host:1", tls_cert="a.pem")
+    with pytest.raises(ValueError, match="tls_ca"):
+        security.channel_credentials("host:1", tls_ca=str(tmp_path / "missing"))
 
 
 @pytest.mark.parametrize("address", ["unix:", "localhost", "localhost:0", "a b:1", "localhost:99999", "::1:80"])

@@ -1,6 +1,11 @@
 """The clients against a real qgemmd without a GPU: its picks are predictions, its kernels are real."""
 
 import asyncio
+import hashlib
+import os
+import re
+import shutil
+import subprocess
 
 import pytest
 
@@ -41,3 +46,35 @@ def test_asyncio_calls_run_side_by_side(daemon):
 
     results, device, _ = asyncio.run(run())
     assert results.picks[0].launch.entry and device.compile_workers >= 1
+
+
+def test_tls_and_a_token(tmp_path):
+    qgemmd, openssl = os.environ.get("QGEMMD"), shutil.which("openssl")
+    if not qgemmd or not openssl:
+        pytest.skip("QGEMMD names no qgemmd, or there is no openssl")
+    cert, key, tokens = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "tokens"
+    subprocess.run(
+        [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj",
+         "/CN=qgemmd", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    tokens.write_text(f"alice:{hashlib.sha256(b'secret').hexdigest()}\n")
+    key.chmod(0o600)
+    tokens.chmod(0o600)
+    command = [qgemmd, "--listen", "127.0.0.1:0", "--data-dir", tmp_path / "data", "--device", "none", "--tls-cert", cert,
+               "--tls-key", key, "--tokens-file", tokens]  # fmt: skip
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            ready = next(line for line in process.stderr if "ready: listening on" in line)
+            address = re.search(r"127\.0\.0\.1:\d+", ready).group()
+            once = {"retry": qgemm.Retry(attempts=1)}
+            with qgemm.Client(address, tls_ca=cert, token="secret", **once) as client:
+                assert client.describe().target == "h200"
+            with qgemm.Client(address, tls_ca=cert, token="wrong", **once) as client:
+                with pytest.raises(qgemm.Unauthenticated, match="mistyped or has been withdrawn"):
+                    client.describe()
+            with qgemm.Client(address, token="secret", **once) as client:
+                with pytest.raises(qgemm.Unavailable, match="tls_ca"):
+                    client.describe()
+        finally:
+            process.terminate()
