@@ -24,6 +24,7 @@ struct GpuProcessOptions {
   std::vector<std::pair<std::string, std::string>> env;
   std::vector<int> cpus;    // the cores it may use; empty: all
   bool host_timed = false;  // qgemm-time --host-timed: to show what graphs are for
+  int placements = 0;       // qgemm-time --placements; 0: as many as it likes
 
   // A request that takes longer is a hang: the process is killed. Timing budgets come on top,
   // twice: a disturbed timing is repeated.

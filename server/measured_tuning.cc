@@ -16,8 +16,10 @@ namespace qgemm {
 namespace {
 
 constexpr int kLeastFinalists = 4;
-constexpr double kRaceRounds = 12;  // that a race has at least
-constexpr double kFlushUs = 40;     // between two kernels of a round
+constexpr double kRaceRounds = 16;  // that a race has at least
+constexpr double kShortKernelUs = 10;
+constexpr double kShortKernelShare = 2;  // of the time of other races: some per cent are nanoseconds there
+constexpr double kFlushUs = 40;          // between two kernels of a round
 
 bool Undecided(const CandidateState& state) { return !state.verdict.has_value(); }
 
@@ -277,6 +279,7 @@ int MeasuredTuning::FinalistLimit(const PickJob& job) const {
 
 absl::Duration MeasuredTuning::RaceBudget(const PickJob& job) const {
   absl::Duration budget = budgets_.finals * job.plan.race_share;
+  if (FastestUs(job.candidates) < kShortKernelUs) budget *= kShortKernelShare;
   if (job.limits.budget > Duration::zero()) {
     // A race that is cut short is better than none.
     budget = std::min(budget, absl::FromChrono(job.limits.budget) / 4);

@@ -20,6 +20,8 @@ namespace {
 
 // Between the first and the second half of the rounds; more than that and the clocks moved.
 constexpr double kMaxProbeDrift = 0.02;
+// Of all finalists' placements.
+constexpr int64_t kMaxRaceWorkspaceBytes = int64_t{512} << 20;
 
 bool ProbeDrifted(const std::vector<double>& probe_us) {
   const auto middle = probe_us.begin() + static_cast<int64_t>(probe_us.size() / 2);
@@ -98,7 +100,8 @@ absl::StatusOr<DeviceModule*> GraphProfiler::ModuleFor(const internal::Candidate
 }
 
 absl::StatusOr<std::unique_ptr<GraphProfiler::Ready>> GraphProfiler::MakeReady(
-    const internal::Candidate& candidate, LaunchSpec spec, uint64_t workspace, absl::Status* load_error) {
+    const internal::Candidate& candidate, LaunchSpec spec, absl::Span<const uint64_t> workspaces,
+    absl::Status* load_error) {
   auto ready = std::make_unique<Ready>();
   QGEMM_ASSIGN_OR_RETURN(DeviceModule* const module, ModuleFor(candidate, load_error));
   absl::StatusOr<std::unique_ptr<DeviceKernel>> kernel = module->Find(spec.entry, spec.dynamic_smem_bytes);
@@ -107,23 +110,27 @@ absl::StatusOr<std::unique_ptr<GraphProfiler::Ready>> GraphProfiler::MakeReady(
     return kernel.status();
   }
   ready->kernel = *std::move(kernel);
-  LaunchOperands operands = data_.Operands();
-  operands.workspace = workspace;
-  QGEMM_ASSIGN_OR_RETURN(ready->arguments, MarshalArguments(spec, operands));
-  QGEMM_RETURN_IF_ERROR(
-      FillTensorMaps(ready->arguments, [this](const TensorMapShape& shape, absl::Span<std::byte> out) {
-        return device_->EncodeTensorMap(shape, out);
-      }));
-  ready->params = ready->arguments.Params();
+  for (size_t placement = 0; placement < workspaces.size(); ++placement) {
+    LaunchOperands operands = data_.Operands(static_cast<int>(placement));
+    operands.workspace = workspaces[placement];
+    QGEMM_ASSIGN_OR_RETURN(ArgumentBlock arguments, MarshalArguments(spec, operands));
+    QGEMM_RETURN_IF_ERROR(
+        FillTensorMaps(arguments, [this](const TensorMapShape& shape, absl::Span<std::byte> out) {
+          return device_->EncodeTensorMap(shape, out);
+        }));
+    ready->arguments.push_back(std::move(arguments));
+  }
+  for (ArgumentBlock& arguments : ready->arguments) ready->params.push_back(arguments.Params());
   ready->spec = std::move(spec);
   return ready;
 }
 
-Enqueue GraphProfiler::Launcher(const Ready& ready) {
-  return [this, &ready] {
-    return device_->Launch(*ready.kernel, ready.spec.Grid(data_.m()), ready.spec.block_threads,
-                           ready.spec.dynamic_smem_bytes, ready.params, ready.spec.cluster_z);
-  };
+PlacedKernel GraphProfiler::Launcher(const Ready& ready) {
+  return {static_cast<int>(ready.params.size()), [this, &ready](int placement) {
+            return device_->Launch(*ready.kernel, ready.spec.Grid(data_.m()), ready.spec.block_threads,
+                                   ready.spec.dynamic_smem_bytes, ready.params[placement],
+                                   ready.spec.cluster_z);
+          }};
 }
 
 Enqueue GraphProfiler::Flusher() {
@@ -156,19 +163,23 @@ absl::StatusOr<internal::ScreenReply> GraphProfiler::Screen(const internal::Scre
   const int64_t workspace_bytes = spec.WorkspaceBytes(data_.m());
   if (workspace_bytes > 0) QGEMM_RETURN_IF_ERROR(data_.ReserveWorkspace(workspace_bytes));
 
+  // One after the other on one stream: placements share the workspace that the verifier watches.
+  const std::vector<uint64_t> workspaces(std::min(data_.placements(), kScreenBatch),
+                                         workspace_bytes > 0 ? data_.workspace().address() : 0);
   internal::ScreenReply reply;
   absl::Status load_error;
   const absl::StatusOr<std::unique_ptr<Ready>> ready =
-      MakeReady(request.candidate(), std::move(spec), workspace_bytes > 0 ? data_.workspace().address() : 0,
-                &load_error);
+      MakeReady(request.candidate(), std::move(spec), workspaces, &load_error);
   if (!ready.ok()) {
     if (load_error.ok() || absl::IsAborted(load_error)) return ready.status();
     reply.set_failure(internal::CANDIDATE_FAILURE_LOAD);
     reply.set_reason(std::string(load_error.message()));
     return reply;
   }
-  QGEMM_ASSIGN_OR_RETURN(const Verdict verdict, VerifyCandidate(*device_, *support_, data_, (*ready)->spec,
-                                                                request.tolerance(), Launcher(**ready)));
+  const PlacedKernel launcher = Launcher(**ready);
+  QGEMM_ASSIGN_OR_RETURN(const Verdict verdict,
+                         VerifyCandidate(*device_, *support_, data_, (*ready)->spec, request.tolerance(),
+                                         [&launcher] { return launcher.Put(0); }));
   reply.set_failure(verdict.failure);
   reply.set_reason(verdict.reason);
   reply.set_relative_error(verdict.relative_error);
@@ -185,28 +196,33 @@ absl::StatusOr<internal::FinalsReply> GraphProfiler::Finals(const internal::Fina
   internal::FinalsReply reply;
   if (request.candidates().empty()) return reply;
   if (!data_.prepared()) return absl::FailedPreconditionError("no problem was prepared");
-  // Each finalist has a workspace of its own: one's partials must not lie where the next one's tickets are.
+  // Each finalist has workspaces of its own: one's partials must not lie where the next one's tickets are.
+  // Each of its placements has one too, unless that is too much memory.
   std::vector<LaunchSpec> specs;
-  std::vector<int64_t> offsets;
-  int64_t workspace_bytes = 0;
+  std::vector<int64_t> strides;
+  int64_t one_placement = 0;
   for (const internal::Candidate& candidate : request.candidates()) {
     QGEMM_ASSIGN_OR_RETURN(LaunchSpec spec, LaunchSpecFromProto(candidate.launch()));
-    offsets.push_back(workspace_bytes);
-    workspace_bytes += (spec.WorkspaceBytes(data_.m()) + 255) / 256 * 256;
+    strides.push_back((spec.WorkspaceBytes(data_.m()) + 255) / 256 * 256);
+    one_placement += strides.back();
     specs.push_back(std::move(spec));
   }
-  if (workspace_bytes > 0) QGEMM_RETURN_IF_ERROR(data_.ReserveWorkspace(workspace_bytes));
+  const int placements = data_.placements();
+  const int copies = one_placement * placements <= kMaxRaceWorkspaceBytes ? placements : 1;
+  if (one_placement > 0) QGEMM_RETURN_IF_ERROR(data_.ReserveWorkspace(one_placement * copies));
   std::vector<std::unique_ptr<Ready>> finalists;
-  std::vector<Enqueue> kernels;
+  std::vector<PlacedKernel> kernels;
+  int64_t offset = 0;
   for (size_t i = 0; i < specs.size(); ++i) {
-    uint64_t workspace = 0;
-    if (specs[i].WorkspaceBytes(data_.m()) > 0) {
-      workspace = data_.workspace().address() + offsets[i];
-      QGEMM_RETURN_IF_ERROR(device_->SetBytes(workspace, 0, specs[i].TicketBytes(data_.m())));
+    std::vector<uint64_t> workspaces(placements, 0);
+    for (int copy = 0; copy < copies && strides[i] > 0; ++copy, offset += strides[i]) {
+      workspaces[copy] = data_.workspace().address() + offset;
+      QGEMM_RETURN_IF_ERROR(device_->SetBytes(workspaces[copy], 0, specs[i].TicketBytes(data_.m())));
     }
+    if (copies == 1) std::fill(workspaces.begin(), workspaces.end(), workspaces[0]);
     absl::Status load_error;
     QGEMM_ASSIGN_OR_RETURN(std::unique_ptr<Ready> ready, MakeReady(request.candidates(static_cast<int>(i)),
-                                                                   specs[i], workspace, &load_error));
+                                                                   specs[i], workspaces, &load_error));
     finalists.push_back(std::move(ready));
     kernels.push_back(Launcher(*finalists.back()));
   }

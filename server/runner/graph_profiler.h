@@ -31,6 +31,8 @@ class GraphProfiler : public Profiler {
   // From now on kernels are timed by events around single launches, each begun on an idle stream, so that the
   // host's way to the launch is part of the time: what graph timing is compared with, for benches alone.
   void TimeFromTheHost() { host_timed_ = true; }
+  // Times with the operands in at most so many places: 1 shows what the others are for, to benches alone.
+  void LimitPlacements(int placements) { data_.LimitPlacements(placements); }
 
   internal::RunnerHello Hello() override { return hello_; }
   absl::StatusOr<internal::PrepareReply> Prepare(const internal::PrepareRequest& request) override;
@@ -47,17 +49,19 @@ class GraphProfiler : public Profiler {
   struct Ready {
     LaunchSpec spec;
     std::unique_ptr<DeviceKernel> kernel;
-    ArgumentBlock arguments;
-    std::vector<void*> params;
+    std::vector<ArgumentBlock> arguments;    // by placement
+    std::vector<std::vector<void*>> params;  // into them
   };
 
   // The module of the candidate's kernel. FailedPrecondition: its bytes were not sent; `load_error` is set
   // when the driver refuses them.
   absl::StatusOr<DeviceModule*> ModuleFor(const internal::Candidate& candidate, absl::Status* load_error);
-  // `workspace`: the address of the launch's own workspace, tickets zeroed; 0 where it needs none.
+  // `workspaces`: one address per placement to use, of the launch's own workspace, tickets zeroed; 0 where it
+  // needs none.
   absl::StatusOr<std::unique_ptr<Ready>> MakeReady(const internal::Candidate& candidate, LaunchSpec spec,
-                                                   uint64_t workspace, absl::Status* load_error);
-  Enqueue Launcher(const Ready& ready);
+                                                   absl::Span<const uint64_t> workspaces,
+                                                   absl::Status* load_error);
+  PlacedKernel Launcher(const Ready& ready);
   Enqueue Flusher();
   absl::StatusOr<internal::Timing> TimeScreened(const Ready& ready, double budget_ms, double hopeless_us);
 

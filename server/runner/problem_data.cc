@@ -12,6 +12,14 @@ namespace {
 constexpr int64_t kGuardedRows = 256;
 constexpr int64_t kMinBackBytes = 64 << 10;
 constexpr int64_t kMaxBackBytes = 16 << 20;
+// Copies begin at least this far apart, in different pages and at different offsets in them.
+constexpr int64_t kLeastCopyStride = (2 << 20) + (64 << 10);
+constexpr int64_t kCopyAlignment = 64 << 10;
+constexpr int64_t kPartAlignment = 1024;
+// Of the memory that is free, at most this part is used for copies: the GPU may be shared.
+constexpr int64_t kFreeShare = 8;
+
+int64_t AlignUp(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 }  // namespace
 
@@ -135,8 +143,58 @@ absl::Status ProblemData::Prepare(SupportLibrary& support, const Problem& proble
   }
   QGEMM_RETURN_IF_ERROR(support.ReferenceGemm(problem, Canonical(), EpilogueOperands(), x_->address(), m,
                                               problem.k, reference_->address()));
+  QGEMM_RETURN_IF_ERROR(MakeCopies(m));
   QGEMM_RETURN_IF_ERROR(device_->Synchronize());
   m_ = m;
+  return absl::OkStatus();
+}
+
+absl::Status ProblemData::MakeCopies(int64_t m) {
+  copied_.clear();
+  const LaunchOperands original = Operands();
+  const KernelSignature& signature = problem_.signature;
+  const PackedSizes sizes = PackedSizesFor(problem_.n, problem_.k, signature.format);
+  const int64_t y_bytes = m * problem_.y_columns() * ScalarBytes(signature.out);
+  struct Part {
+    uint64_t LaunchOperands::*address;
+    int64_t bytes;
+  };
+  const Part parts[] = {{&LaunchOperands::x, m * problem_.k * ScalarBytes(signature.act)},
+                        {&LaunchOperands::weights, sizes.weight_bytes},
+                        {&LaunchOperands::scales, sizes.scale_bytes},
+                        {&LaunchOperands::zeros, sizes.zero_bytes},
+                        {&LaunchOperands::steps, sizes.step_bytes},
+                        {&LaunchOperands::bias, problem_.n * ScalarBytes(signature.out)},
+                        {&LaunchOperands::residual, y_bytes},
+                        {&LaunchOperands::y, y_bytes}};
+  int64_t one = 0;
+  for (const Part& part : parts) {
+    if (original.*part.address != 0) one += AlignUp(part.bytes, kPartAlignment);
+  }
+  const int64_t stride = std::max(AlignUp(one, kCopyAlignment), kLeastCopyStride);
+  QGEMM_ASSIGN_OR_RETURN(const Device::Memory memory, device_->MemoryInfo());
+  const int64_t held = copies_ != nullptr ? copies_->bytes() : 0;
+  const int64_t most = std::min(kMaxCopyBytes, (memory.free_bytes + held) / kFreeShare);
+  const int64_t count = std::min<int64_t>(most_placements_ - 1, most / stride);
+  if (count <= 0) return absl::OkStatus();
+  if (held < count * stride) {
+    copies_.reset();
+    absl::StatusOr<std::unique_ptr<DeviceMemory>> allocated = device_->Allocate(count * stride);
+    if (absl::IsResourceExhausted(allocated.status())) return absl::OkStatus();
+    QGEMM_RETURN_IF_ERROR(allocated.status());
+    copies_ = *std::move(allocated);
+  }
+  for (int64_t copy = 0; copy < count; ++copy) {
+    LaunchOperands operands = original;
+    uint64_t address = copies_->address() + copy * stride;
+    for (const Part& part : parts) {
+      if (original.*part.address == 0) continue;
+      QGEMM_RETURN_IF_ERROR(device_->CopyOnDevice(address, original.*part.address, part.bytes));
+      operands.*part.address = address;
+      address += AlignUp(part.bytes, kPartAlignment);
+    }
+    copied_.push_back(operands);
+  }
   return absl::OkStatus();
 }
 
@@ -144,8 +202,13 @@ absl::Status ProblemData::ReserveWorkspace(int64_t bytes) {
   return workspace_.Resize(device_, bytes, kMinBackBytes);
 }
 
-LaunchOperands ProblemData::Operands() const {
+LaunchOperands ProblemData::Operands(int placement) const {
   LaunchOperands operands;
+  if (placement > 0) {
+    operands = copied_[placement - 1];
+    operands.m = m_;
+    return operands;
+  }
   operands.m = m_;
   operands.ldx = ldx();
   operands.ldy = ldy();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "kernels/cuda/launch.h"
@@ -59,8 +60,18 @@ class ProblemData {
   const GuardedRegion& output() const { return output_; }
   uint64_t first_output() const { return first_output_->address(); }  // room for a copy of the output
   const GuardedRegion& workspace() const { return workspace_; }
+  // In how many places of the memory the operands lie, at least 1. A short kernel's time depends by some per
+  // cent on where its operands are, and differently for every kernel, so it is timed in many places; place 0
+  // is the one that candidates are verified with.
+  int placements() const { return 1 + static_cast<int>(copied_.size()); }
+  // Of the next Prepare.
+  void LimitPlacements(int placements) { most_placements_ = placements; }
   // What a candidate is launched with, but for its workspace.
-  LaunchOperands Operands() const;
+  LaunchOperands Operands(int placement = 0) const;
+
+  // Copies of the operands: at most so many places, and so many bytes together.
+  static constexpr int kMaxPlacements = 32;
+  static constexpr int64_t kMaxCopyBytes = int64_t{1} << 30;
 
  private:
   // Those of problem_.
@@ -69,6 +80,8 @@ class ProblemData {
   CanonicalAddresses Canonical() const;
   PackedAddresses Packed() const;
   EpilogueAddresses EpilogueOperands() const;
+  // Copies of operands and output beside the originals, as many as there is room for; none is no error.
+  absl::Status MakeCopies(int64_t m);
   // Allocates unless `memory` has room already.
   absl::Status Reserve(std::unique_ptr<DeviceMemory>& memory, int64_t bytes);
 
@@ -82,6 +95,10 @@ class ProblemData {
   std::unique_ptr<DeviceMemory> x_, bias_, residual_, reference_, first_output_;
   GuardedRegion output_;
   GuardedRegion workspace_;
+
+  int most_placements_ = kMaxPlacements;
+  std::unique_ptr<DeviceMemory> copies_;
+  std::vector<LaunchOperands> copied_;  // of places 1 and up
 };
 
 }  // namespace qgemm

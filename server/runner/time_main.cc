@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "base/clock.h"
 #include "base/framed_stream.h"
 #include "base/status_macros.h"
@@ -53,6 +54,7 @@ absl::StatusOr<std::unique_ptr<GraphProfiler>> MakeProfiler(const std::string& d
 int Main(int argc, char** argv) {
   std::string device = "auto";
   bool host_timed = false;
+  int placements = ProblemData::kMaxPlacements;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--device" && i + 1 < argc) {
@@ -63,9 +65,13 @@ int Main(int argc, char** argv) {
       host_timed = true;
       continue;
     }
+    if (argument == "--placements" && i + 1 < argc && absl::SimpleAtoi(argv[i + 1], &placements)) {
+      ++i;
+      continue;
+    }
     std::fprintf(stderr,
-                 "usage: qgemm-time [--device auto|UUID] [--host-timed]; started by qgemmd with a channel as "
-                 "descriptor 3\n");
+                 "usage: qgemm-time [--device auto|UUID] [--host-timed] [--placements N]; started by qgemmd "
+                 "with a channel as descriptor 3\n");
     return 2;
   }
   // A kernel is loaded as a whole when its module is, not at its first launch, which may be a timed one.
@@ -73,6 +79,7 @@ int Main(int argc, char** argv) {
   FramedStream channel{UniqueFd(kChannel)};
   const auto profiler = MakeProfiler(device);
   if (profiler.ok() && host_timed) (*profiler)->TimeFromTheHost();
+  if (profiler.ok()) (*profiler)->LimitPlacements(placements);
   if (!profiler.ok()) {
     internal::RunnerHello hello;
     hello.set_protocol_version(kRunnerProtocolVersion);

@@ -49,11 +49,11 @@ absl::StatusOr<std::unique_ptr<DeviceGraph>> TryCapture(Device& device, const En
 
 }  // namespace
 
-absl::StatusOr<ColdSamples> SampleCold(Device& device, const Enqueue& flush, const Enqueue& kernel,
+absl::StatusOr<ColdSamples> SampleCold(Device& device, const Enqueue& flush, const PlacedKernel& kernel,
                                        double budget_us, double hopeless_us) {
   // The first estimate; its flush is timed as well, as sample 1.
   QGEMM_RETURN_IF_ERROR(Timed(device, 1, flush));
-  QGEMM_RETURN_IF_ERROR(Timed(device, 0, kernel));
+  QGEMM_RETURN_IF_ERROR(Timed(device, 0, [&] { return kernel.Put(0); }));
   QGEMM_RETURN_IF_ERROR(device.Synchronize());
   QGEMM_ASSIGN_OR_RETURN(const double kernel_us, TimeOf(device, 0));
   QGEMM_ASSIGN_OR_RETURN(const double flush_us, TimeOf(device, 1));
@@ -65,7 +65,7 @@ absl::StatusOr<ColdSamples> SampleCold(Device& device, const Enqueue& flush, con
   const Enqueue sequence = [&]() -> absl::Status {
     for (int i = 0; i < batch; ++i) {
       QGEMM_RETURN_IF_ERROR(flush());
-      QGEMM_RETURN_IF_ERROR(Timed(device, i, kernel));
+      QGEMM_RETURN_IF_ERROR(Timed(device, i, [&] { return kernel.Put(i); }));
     }
     return absl::OkStatus();
   };
@@ -109,46 +109,41 @@ std::vector<Center> Rounds::Centers() const {
 
 namespace {
 
-// The kernels of a race and the graphs that launch them. Slot s of kernel i records into events of its own,
-// so that several rounds are put on the stream before the first is read.
+// The kernels of a race and the graphs that launch them. A round's slot says where its kernels' operands are;
+// its kernels record into events of their own, so that several rounds are put on the stream before the first
+// is read.
 class Race {
  public:
-  Race(Device& device, const Enqueue& flush, absl::Span<const Enqueue> kernels, const Enqueue& probe)
+  Race(Device& device, const Enqueue& flush, absl::Span<const PlacedKernel> kernels, const Enqueue& probe)
       : device_(device), flush_(flush), kernels_(kernels), probe_(probe), racing_(kernels.size(), true) {
     rounds_.us.resize(kernels.size());
+    int placements = 1;
+    for (const PlacedKernel& kernel : kernels) placements = std::max(placements, kernel.placements());
+    graphs_.resize((placements + kRoundsPerBatch - 1) / kRoundsPerBatch);
   }
 
-  // The warm-up round, launched one by one: everything is loaded before it is captured. Then the graphs.
+  // The warm-up round, launched one by one: everything is loaded before it is captured.
   absl::Status Start() {
     for (int i = 0; i <= probe_index(); ++i) QGEMM_RETURN_IF_ERROR(Sequence(i, 0)());
     QGEMM_RETURN_IF_ERROR(device_.Synchronize());
-    for (int slot = 0; slot < kRoundsPerBatch; ++slot) {
-      for (int i = 0; i <= probe_index(); ++i) {
-        QGEMM_ASSIGN_OR_RETURN(std::unique_ptr<DeviceGraph> graph, TryCapture(device_, Sequence(i, slot)));
-        if (graph == nullptr) {
-          graphs_.clear();
-          rounds_.in_graph = false;
-          return absl::OkStatus();
-        }
-        graphs_.push_back(std::move(graph));
-      }
-    }
-    return absl::OkStatus();
+    return MakeGraphs(0);
   }
 
   absl::Status RunBatch() {
     for (int slot = 0; slot < kRoundsPerBatch; ++slot) {
       for (int i = 0; i <= probe_index(); ++i) {
-        if (i < probe_index() && !racing_[i]) continue;
-        QGEMM_RETURN_IF_ERROR(rounds_.in_graph ? device_.LaunchGraph(*graphs_[slot * (probe_index() + 1) + i])
-                                               : Sequence(i, slot)());
+        if (!Runs(i)) continue;
+        QGEMM_RETURN_IF_ERROR(rounds_.in_graph ? device_.LaunchGraph(*graphs_[batch_][GraphIndex(i, slot)])
+                                               : Sequence(i, batch_ * kRoundsPerBatch + slot)());
       }
     }
+    batch_ = (batch_ + 1) % graphs_.size();
+    QGEMM_RETURN_IF_ERROR(MakeGraphs(batch_));
     QGEMM_RETURN_IF_ERROR(device_.Synchronize());
     for (int slot = 0; slot < kRoundsPerBatch; ++slot) {
       for (int i = 0; i <= probe_index(); ++i) {
-        if (i < probe_index() && !racing_[i]) continue;
-        QGEMM_ASSIGN_OR_RETURN(const double us, TimeOf(device_, EventIndex(i, slot)));
+        if (!Runs(i)) continue;
+        QGEMM_ASSIGN_OR_RETURN(const double us, TimeOf(device_, GraphIndex(i, slot)));
         (i < probe_index() ? rounds_.us[i] : rounds_.probe_us).push_back(us);
       }
     }
@@ -182,27 +177,49 @@ class Race {
 
  private:
   int probe_index() const { return static_cast<int>(kernels_.size()); }
-  int EventIndex(int i, int slot) const { return slot * (probe_index() + 1) + i; }
-  Enqueue Sequence(int i, int slot) {
-    return [this, i, slot]() -> absl::Status {
-      if (i == probe_index()) return Timed(device_, EventIndex(i, slot), probe_);
+  int GraphIndex(int i, int slot) const { return slot * (probe_index() + 1) + i; }
+  bool Runs(int i) const { return i == probe_index() || racing_[i]; }
+  // One kernel's part of round number `round`, modulo the placements.
+  Enqueue Sequence(int i, int round) {
+    return [this, i, round]() -> absl::Status {
+      const int event = GraphIndex(i, round % kRoundsPerBatch);
+      if (i == probe_index()) return Timed(device_, event, probe_);
       QGEMM_RETURN_IF_ERROR(flush_());
-      return Timed(device_, EventIndex(i, slot), kernels_[i]);
+      return Timed(device_, event, [&] { return kernels_[i].Put(round); });
     };
+  }
+  // The graphs of a batch, unless they are there. Once one cannot be made, the race goes on without any.
+  absl::Status MakeGraphs(size_t batch) {
+    if (!rounds_.in_graph || !graphs_[batch].empty()) return absl::OkStatus();
+    graphs_[batch].resize(kRoundsPerBatch * (probe_index() + 1));
+    for (int slot = 0; slot < kRoundsPerBatch; ++slot) {
+      for (int i = 0; i <= probe_index(); ++i) {
+        if (!Runs(i)) continue;
+        const int round = static_cast<int>(batch) * kRoundsPerBatch + slot;
+        QGEMM_ASSIGN_OR_RETURN(graphs_[batch][GraphIndex(i, slot)], TryCapture(device_, Sequence(i, round)));
+        if (graphs_[batch][GraphIndex(i, slot)] == nullptr) {
+          rounds_.in_graph = false;
+          return absl::OkStatus();
+        }
+      }
+    }
+    return absl::OkStatus();
   }
 
   Device& device_;
   const Enqueue& flush_;
-  const absl::Span<const Enqueue> kernels_;
+  const absl::Span<const PlacedKernel> kernels_;
   const Enqueue& probe_;
-  std::vector<std::unique_ptr<DeviceGraph>> graphs_;  // [slot][kernel, then the probe]
+  // [batch][slot, then kernel, then the probe]; the first batch's placements are used again after the last's.
+  std::vector<std::vector<std::unique_ptr<DeviceGraph>>> graphs_;
+  size_t batch_ = 0;  // the next one
   std::vector<bool> racing_;
   Rounds rounds_;
 };
 
 }  // namespace
 
-absl::StatusOr<Rounds> RunRounds(Device& device, const Enqueue& flush, absl::Span<const Enqueue> kernels,
+absl::StatusOr<Rounds> RunRounds(Device& device, const Enqueue& flush, absl::Span<const PlacedKernel> kernels,
                                  const Enqueue& probe, const RoundsOptions& options, Clock& clock) {
   const TimePoint deadline = clock.Now() + options.budget;
   Race race(device, flush, kernels, probe);

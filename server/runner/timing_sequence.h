@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,6 +17,25 @@ namespace qgemm {
 
 // Puts one piece of work on the device's stream.
 using Enqueue = std::function<absl::Status()>;
+
+// A kernel whose operands lie in several places of the memory; its samples take turns with them. Where its
+// operands are decides some per cent of a short kernel's time, differently for every kernel and every
+// process: the mean over many places is what repeats.
+class PlacedKernel {
+ public:
+  PlacedKernel(Enqueue launch)  // NOLINT(google-explicit-constructor): one place is the plain case
+      : launch_([launch = std::move(launch)](int) { return launch(); }) {}
+  PlacedKernel(int placements, std::function<absl::Status(int placement)> launch)
+      : placements_(placements), launch_(std::move(launch)) {}
+
+  int placements() const { return placements_; }
+  // Puts sample number `index` on the stream.
+  absl::Status Put(int index) const { return launch_(index % placements_); }
+
+ private:
+  int placements_ = 1;
+  std::function<absl::Status(int)> launch_;
+};
 
 // What a sample is, in both sequences: the device time between an event recorded right before the kernel and
 // one recorded right after it, after a kernel that reads twice the L2's size. So it is a launch with cold
@@ -37,7 +57,7 @@ inline constexpr int kMinScreenSamples = 5;
 inline constexpr int kScreenBatch = 10;
 inline constexpr int kMaxScreenSamples = 50;
 [[nodiscard]] absl::StatusOr<ColdSamples> SampleCold(
-    Device& device, const Enqueue& flush, const Enqueue& kernel, double budget_us,
+    Device& device, const Enqueue& flush, const PlacedKernel& kernel, double budget_us,
     double hopeless_us = std::numeric_limits<double>::infinity());
 
 struct RoundsOptions {
@@ -58,13 +78,14 @@ struct Rounds {
 // leaves the race once it is surely slower than the fastest by more than the tie band (stopping_rule.h). Ends
 // when every other one surely ties with the fastest, or the budget is spent: after kMinRounds at the earliest
 // (kMinRoundsShort when a kernel takes less than 10 us) and kMaxRounds at the latest. Each kernel has small
-// graphs of its own, so that none is made anew when another leaves. The first round is not counted.
+// graphs of its own, one per placement, so that none is made anew when another leaves; they are made while
+// the GPU is busy with the rounds before. The first round is not counted.
 inline constexpr int kRoundsPerBatch = 4;  // between two looks at the times
-inline constexpr int kMinRounds = 12;
-inline constexpr int kMinRoundsShort = 20;
+inline constexpr int kMinRounds = 16;
+inline constexpr int kMinRoundsShort = 32;  // one per placement
 inline constexpr int kMaxRounds = 600;
 [[nodiscard]] absl::StatusOr<Rounds> RunRounds(Device& device, const Enqueue& flush,
-                                               absl::Span<const Enqueue> kernels, const Enqueue& probe,
+                                               absl::Span<const PlacedKernel> kernels, const Enqueue& probe,
                                                const RoundsOptions& options, Clock& clock);
 
 }  // namespace qgemm

@@ -1,7 +1,8 @@
 // Compares search efforts over recorded timings, without a GPU. Reads sweeps
 // (tests/replay/recorded_timings.h) of int4, group 128, bf16 on an H200; each session is a fresh daemon that
 // tunes every cell in turn:
-//   strategy_replay [--efforts balanced,exhaustive] [--sessions 20] [--bias 0.002] [--least 60] FILE...
+//   strategy_replay [--efforts balanced,exhaustive] [--sessions 20] [--placement-us 0.2]
+//       [--placements 32] [--least 60] FILE...
 // Only candidates that were recorded can win; cells with fewer than --least of them are left out. Prints per
 // cell and effort: mean and worst regret (recorded time of the pick over the smallest one), how often two
 // sessions that follow each other pick the same candidate or one whose recorded time is within 1 %, and
@@ -23,7 +24,7 @@ namespace {
 struct Options {
   std::vector<v1::Effort> efforts = {v1::EFFORT_BALANCED};
   int sessions = 20;
-  double bias = NoiseModel().candidate_bias;
+  NoiseModel noise;
   int least = 60;
   std::vector<std::string> files;
 };
@@ -64,14 +65,12 @@ const char* EffortName(v1::Effort effort) {
 }
 
 int Report(const RecordedTimings& timings, const Options& options) {
-  NoiseModel noise;
-  noise.candidate_bias = options.bias;
   for (const v1::Effort effort : options.efforts) {
     std::map<Cell, Tally> tallies;
     Tally all;
     std::map<Cell, ReplayOutcome> last;
     for (int session = 0; session < options.sessions; ++session) {
-      ReplaySession daemon(timings, noise, 1000 + session);
+      ReplaySession daemon(timings, options.noise, 1000 + session);
       for (const auto& [cell, candidates] : timings) {
         const absl::StatusOr<ReplayOutcome> outcome = daemon.Tune(cell, effort);
         if (!outcome.ok()) {
@@ -96,8 +95,8 @@ int Report(const RecordedTimings& timings, const Options& options) {
 
 int Usage() {
   std::fprintf(stderr,
-               "usage: strategy_replay [--efforts balanced,exhaustive] [--sessions N] [--bias FRACTION] "
-               "[--least N] FILE...\n");
+               "usage: strategy_replay [--efforts balanced,exhaustive] [--sessions N] [--placement-us US] "
+               "[--placements N] [--least N] FILE...\n");
   return 2;
 }
 
@@ -110,8 +109,10 @@ int Main(int argc, char** argv) {
       if (!absl::SimpleAtoi(argv[++i], &options.sessions)) return Usage();
     } else if (argument == "--least" && !last) {
       if (!absl::SimpleAtoi(argv[++i], &options.least)) return Usage();
-    } else if (argument == "--bias" && !last) {
-      if (!absl::SimpleAtod(argv[++i], &options.bias)) return Usage();
+    } else if (argument == "--placement-us" && !last) {
+      if (!absl::SimpleAtod(argv[++i], &options.noise.placement_us)) return Usage();
+    } else if (argument == "--placements" && !last) {
+      if (!absl::SimpleAtoi(argv[++i], &options.noise.placements)) return Usage();
     } else if (argument == "--efforts" && !last) {
       options.efforts.clear();
       for (const absl::string_view word : absl::StrSplit(argv[++i], ',')) {

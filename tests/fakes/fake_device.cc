@@ -176,7 +176,7 @@ absl::Status FakeDevice::Put(std::function<absl::Status()> work) {
 
 absl::StatusOr<Device::Memory> FakeDevice::MemoryInfo() {
   QGEMM_RETURN_IF_ERROR(Enter());
-  return Memory{1 << 30, 2 << 20};
+  return Memory{64 << 20, 128 << 20};
 }
 
 absl::StatusOr<std::unique_ptr<DeviceMemory>> FakeDevice::Allocate(int64_t bytes) {

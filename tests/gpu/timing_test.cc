@@ -133,7 +133,7 @@ TEST_F(TimingTest, ScreeningCostsLittleBesidesTheKernels) {
 }
 
 TEST_F(TimingTest, RoundsTellWhichKernelIsFaster) {
-  const std::vector<Enqueue> kernels = {Spin(21'000), Spin(20'000), Spin(30'000)};
+  const std::vector<PlacedKernel> kernels = {Spin(21'000), Spin(20'000), Spin(30'000)};
   RoundsOptions options;
   options.budget = std::chrono::milliseconds(200);
   const auto rounds = RunRounds(device(), Flush(), kernels, Probe(), options, RealClock());

@@ -8,7 +8,9 @@ struct NoiseModel {
   double jitter = 0.006;          // standard deviation, per sample
   double jitter_us = 0.06;        // and what does not grow with the kernel
   double outliers = 0.02;         // share of samples that something delays by 1 us on average
-  double candidate_bias = 0.002;  // standard deviation, one draw per candidate and process: memory placement
+  double candidate_bias = 0.002;  // standard deviation, one draw per candidate and process
+  double placement_us = 0.2;      // and one per candidate, process and place of the operands in memory
+  int placements = 32;            // places that the operands lie in (ProblemData)
   double slow_drift = 0.01;       // amplitude of the clocks' drift over seconds, common to all kernels
   double fast_drift = 0.003;      // and over tenths of a second
   double event_step_us = 0.032;   // resolution of event times

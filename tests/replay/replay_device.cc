@@ -31,7 +31,14 @@ ReplayDevice::ReplayDevice(const NoiseModel& noise, uint64_t seed, SimulatedCloc
   fast_phase_ = phase(random_);
 }
 
-double ReplayDevice::DrawBias() { return 1 + noise_.candidate_bias * Normal(); }
+std::vector<double> ReplayDevice::DrawBiases(double true_us) {
+  const double common = 1 + noise_.candidate_bias * Normal();
+  std::vector<double> biases;
+  for (int placement = 0; placement < noise_.placements; ++placement) {
+    biases.push_back(common + noise_.placement_us * Normal() / true_us);
+  }
+  return biases;
+}
 
 double ReplayDevice::now_us() const {
   return std::chrono::duration<double, std::micro>(clock_->Now() - start_).count();

@@ -25,8 +25,8 @@ class ReplayDevice : public Device {
   Enqueue Kernel(double true_us, double bias);
   Enqueue Flush();
   Enqueue Probe();
-  // A candidate's bias in this process.
-  double DrawBias();
+  // A candidate's biases in this process, by placement of its operands.
+  std::vector<double> DrawBiases(double true_us);
   // Lets virtual time pass with the stream idle.
   void Idle(double us);
   // Virtual time the stream was working, microseconds.

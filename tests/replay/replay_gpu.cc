@@ -43,14 +43,14 @@ class ReplayGpu : public Gpu {
   double busy_seconds() const override;
 
  private:
-  Enqueue KernelOf(const std::string& name, double true_us);
+  PlacedKernel KernelOf(const std::string& name, double true_us);
 
   SimulatedClock clock_;
   ReplayDevice device_;
   std::map<Cell, std::map<std::string, double>> us_by_name_;
   const std::map<std::string, double>* cell_ = nullptr;
   std::string cell_name_;
-  std::map<std::string, double> bias_;  // by cell and candidate
+  std::map<std::string, std::vector<Enqueue>> launches_;  // by cell and candidate, then placement
 };
 
 ReplayGpu::ReplayGpu(const RecordedTimings& timings, const NoiseModel& noise, uint64_t seed)
@@ -79,10 +79,15 @@ absl::Status ReplayGpu::Prepare(const Problem& problem, int64_t m) {
   return absl::OkStatus();
 }
 
-Enqueue ReplayGpu::KernelOf(const std::string& name, double true_us) {
-  const auto [bias, inserted] = bias_.try_emplace(cell_name_ + name, 1);
-  if (inserted) bias->second = device_.DrawBias();
-  return device_.Kernel(true_us, bias->second);
+PlacedKernel ReplayGpu::KernelOf(const std::string& name, double true_us) {
+  const auto [launches, inserted] = launches_.try_emplace(cell_name_ + name);
+  if (inserted) {
+    for (const double bias : device_.DrawBiases(true_us)) {
+      launches->second.push_back(device_.Kernel(true_us, bias));
+    }
+  }
+  return {static_cast<int>(launches->second.size()),
+          [&placed = launches->second](int placement) { return placed[placement](); }};
 }
 
 absl::StatusOr<internal::ScreenReply> ReplayGpu::Screen(const GpuCandidate& candidate, double /*tolerance*/,
@@ -106,7 +111,7 @@ absl::StatusOr<internal::ScreenReply> ReplayGpu::Screen(const GpuCandidate& cand
 
 absl::StatusOr<std::vector<internal::Timing>> ReplayGpu::Finals(const std::vector<GpuCandidate>& candidates,
                                                                 absl::Duration time_budget, double tie_band) {
-  std::vector<Enqueue> kernels;
+  std::vector<PlacedKernel> kernels;
   for (const GpuCandidate& candidate : candidates) {
     kernels.push_back(KernelOf(candidate.name, cell_->at(candidate.name)));
   }

@@ -70,6 +70,20 @@ TEST(ReplaySession, FreshTuningsAgreeAndAreWithinOnePercent) {
   }
 }
 
+// What the many places are for: with one, two daemons often see another order.
+TEST(ReplaySession, OperandsInOnePlaceMakeTuningsDisagree) {
+  NoiseModel noise;
+  noise.placements = 1;
+  double worst = 1;
+  for (const auto& [cell, candidates] : Sample()) {
+    for (int seed = 0; seed < 8; ++seed) {
+      ReplaySession daemon(Sample(), noise, seed);
+      worst = std::max(worst, daemon.Tune(cell, v1::EFFORT_BALANCED)->regret);
+    }
+  }
+  EXPECT_GT(worst, 1.02);
+}
+
 // The time on the GPU that a balanced tuning of one cell with stored kernels may take.
 TEST(ReplaySession, ABalancedTuningTakesLittleGpuTime) {
   for (const auto& [cell, candidates] : Sample()) {

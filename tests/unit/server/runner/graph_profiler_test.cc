@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
+#include <set>
 
 #include "base/digest.h"
 #include "kernels/support_kernels.h"
@@ -377,20 +379,37 @@ TEST_F(GraphProfilerTest, FailedCapturesGiveEventTimingsOfLowConfidence) {
   for (const internal::Timing& timing : raced->timings()) EXPECT_TRUE(timing.low_confidence());
 }
 
+// Samples take turns with copies of the operands and of the output.
+TEST_F(GraphProfilerTest, CandidatesAreTimedWithTheirOperandsInManyPlaces) {
+  std::set<uint16_t*> outputs;
+  Define("placed", [&outputs](const Operands& operands) {
+    WriteOnes(operands);
+    outputs.insert(operands.y);
+  });
+  ASSERT_TRUE(Screen(Named("placed")).ok());
+  const size_t screened = outputs.size();
+  EXPECT_GT(screened, 2);
+  internal::FinalsRequest request;
+  *request.add_candidates() = Named("placed");
+  *request.add_candidates() = Named("good");
+  ASSERT_TRUE(profiler_->Finals(request).ok());
+  EXPECT_EQ(outputs.size(), screened);
+}
+
 TEST_F(GraphProfilerTest, FinalistsDoNotShareAWorkspace) {
-  // Each counts its launches in a ticket and fills its partials: with a shared workspace one would find the
-  // other's.
+  // Each counts its launches in a ticket, and fills its partials, of every workspace that it is given: with a
+  // shared one it would find the other's.
   bool undisturbed = true;
-  const auto counting = [&undisturbed](std::shared_ptr<int> launches) {
+  const auto counting = [&undisturbed](std::shared_ptr<std::map<uint8_t*, uint8_t>> launches) {
     return [&undisturbed, launches](const Operands& operands) {
       WriteOnes(operands);
-      undisturbed = undisturbed && operands.workspace[0] == static_cast<uint8_t>((*launches)++);
+      undisturbed = undisturbed && operands.workspace[0] == (*launches)[operands.workspace]++;
       ++operands.workspace[0];
       std::memset(operands.workspace + 256, 0xee, 1024);
     };
   };
-  Define("first", counting(std::make_shared<int>(0)));
-  Define("second", counting(std::make_shared<int>(0)));
+  Define("first", counting(std::make_shared<std::map<uint8_t*, uint8_t>>()));
+  Define("second", counting(std::make_shared<std::map<uint8_t*, uint8_t>>()));
   internal::FinalsRequest request;
   *request.add_candidates() = Named("first", 2);
   *request.add_candidates() = Named("second", 2);

@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "kernels/packing.h"
 #include "kernels/support_kernels.h"
 #include "server/runner/verifier.h"
 #include "tests/fakes/fake_device.h"
@@ -104,6 +107,42 @@ TEST_F(ProblemDataTest, FillsEveryArrayOfTheFormat) {
   EXPECT_EQ(Runs(support::kFillCodes), 2);  // codes, zero points
   EXPECT_EQ(Runs(support::kFillProducts), 0);
   EXPECT_EQ(Runs(support::kFillNormal), 1);
+}
+
+TEST_F(ProblemDataTest, OperandsLieInSeveralPlacesWithTheSameContents) {
+  const Problem problem = MakeProblem({4, 32, ScalarType::kFp16}, {.residual = true});
+  const LaunchOperands original = Prepare(problem);
+  ASSERT_GT(data_.placements(), 2);
+  EXPECT_LE(data_.placements(), ProblemData::kMaxPlacements);
+  const size_t weight_bytes = PackedSizesFor(problem.n, problem.k, problem.signature.format).weight_bytes;
+  const auto same = [](uint64_t a, uint64_t b, size_t bytes) {
+    return std::memcmp(reinterpret_cast<const void*>(a), reinterpret_cast<const void*>(b), bytes) == 0;
+  };
+  std::set<uint64_t> addresses;
+  for (int placement = 0; placement < data_.placements(); ++placement) {
+    const LaunchOperands operands = data_.Operands(placement);
+    addresses.insert({operands.x, operands.weights, operands.scales, operands.residual, operands.y});
+    EXPECT_EQ(operands.m, original.m);
+    EXPECT_EQ(operands.ldy, original.ldy);
+    EXPECT_EQ(operands.zeros, 0);
+    EXPECT_TRUE(same(operands.weights, original.weights, weight_bytes));
+    EXPECT_TRUE(same(operands.x, original.x, 3 * 320 * 2));
+    EXPECT_TRUE(same(operands.residual, original.residual, 3 * 66 * 2));
+  }
+  EXPECT_EQ(addresses.size(), 5 * data_.placements());
+}
+
+TEST_F(ProblemDataTest, OnePlaceIsEnoughWhereThereIsNoRoomForMore) {
+  ProblemData data(&device_);
+  data.LimitPlacements(1);
+  ASSERT_TRUE(data.Prepare(*support_, MakeProblem({4, 32, ScalarType::kFp16}), 3, 1).ok());
+  EXPECT_EQ(data.placements(), 1);
+  // Weights so large that an eighth of the free memory holds no copy of them.
+  Problem large = MakeProblem({8, 32, ScalarType::kFp16});
+  large.n = 9 << 10;
+  large.k = 1 << 10;
+  ASSERT_TRUE(data_.Prepare(*support_, large, 1, 1).ok());
+  EXPECT_EQ(data_.placements(), 1);
 }
 
 TEST_F(ProblemDataTest, AFailureLeavesNothingPrepared) {

@@ -104,7 +104,7 @@ TEST_F(TimingSequenceTest, AHopelessKernelGetsOneBatchOfSamples) {
 }
 
 TEST_F(TimingSequenceTest, RoundsInterleaveTheKernelsAndEndWithTheProbe) {
-  const std::vector<Enqueue> kernels = {Put("a"), Put("b")};
+  const std::vector<PlacedKernel> kernels = {Put("a"), Put("b")};
   const auto rounds = RunRounds(device_, Put("flush"), kernels, Put("probe"), {}, clock_);
   ASSERT_TRUE(rounds.ok()) << rounds.status();
   const auto graph = std::find(device_.log.begin(), device_.log.end(), "graph");
@@ -119,11 +119,28 @@ TEST_F(TimingSequenceTest, RoundsInterleaveTheKernelsAndEndWithTheProbe) {
   EXPECT_THAT(rounds->probe_us, Each(9.0));
 }
 
+// Six places are two batches of rounds; the third batch begins with the first places again.
+TEST_F(TimingSequenceTest, SamplesTakeTurnsWithThePlacements) {
+  std::vector<int> put;
+  const PlacedKernel placed(6, [&](int placement) {
+    put.push_back(placement);
+    return device_.Launch(*kernels_.at("a"), {1, 1, 1}, 32, 0, {}, 1);
+  });
+  ASSERT_TRUE(SampleCold(device_, Put("flush"), placed, 400).ok());
+  EXPECT_THAT(put, ElementsAre(0, 0, 1, 2, 3, 4, 5, 0, 1));  // the estimate, then a graph of 8
+
+  put.clear();
+  const std::vector<PlacedKernel> kernels = {placed, Put("b")};
+  ASSERT_TRUE(RunRounds(device_, Put("flush"), kernels, Put("probe"), {}, clock_).ok());
+  // The warm-up, and two batches of graphs that are made once; the race is longer than that.
+  EXPECT_THAT(put, ElementsAre(0, 0, 1, 2, 3, 4, 5, 0, 1));
+}
+
 TEST_F(TimingSequenceTest, RoundsStopWhenTheOrderIsClear) {
   RoundsOptions options;
   options.budget = std::chrono::hours(1);
   options.tie_band = 0.01;
-  const std::vector<Enqueue> kernels = {Put("a"), Put("b")};
+  const std::vector<PlacedKernel> kernels = {Put("a"), Put("b")};
   EXPECT_EQ(RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_)->probe_us.size(),
             kMinRounds);
   a_us_ = 7;  // a short kernel gets more
@@ -142,7 +159,7 @@ TEST_F(TimingSequenceTest, ASlowerKernelLeavesTheRace) {
   kernels_["c"] = module->Find("c", 0).value();
   RoundsOptions options;
   options.budget = std::chrono::hours(1);
-  const std::vector<Enqueue> kernels = {Put("a"), Put("b"), Put("c")};
+  const std::vector<PlacedKernel> kernels = {Put("a"), Put("b"), Put("c")};
   const auto rounds = RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_);
   ASSERT_TRUE(rounds.ok()) << rounds.status();
   EXPECT_EQ(rounds->us[0].size(), kMaxRounds);
@@ -178,7 +195,7 @@ TEST_F(TimingSequenceTest, RoundsGoOnWhileTheOrderIsOpenUntilTheBudgetIsSpent) {
       [] { return 9.0; });
   RoundsOptions options;
   options.budget = std::chrono::milliseconds(31);
-  const std::vector<Enqueue> kernels = {Put("a"), Put("b")};
+  const std::vector<PlacedKernel> kernels = {Put("a"), Put("b")};
   const auto rounds = RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_);
   ASSERT_TRUE(rounds.ok());
   // The warm-up round took the first millisecond; whole batches follow until the time is over.
@@ -189,7 +206,7 @@ TEST_F(TimingSequenceTest, RoundsGoOnWhileTheOrderIsOpenUntilTheBudgetIsSpent) {
 }
 
 TEST_F(TimingSequenceTest, RoundsGoOnWithoutAGraphWhenNoneCanBeMade) {
-  const std::vector<Enqueue> kernels = {Put("a"), Put("b")};
+  const std::vector<PlacedKernel> kernels = {Put("a"), Put("b")};
   RoundsOptions options;
   options.tie_band = 0.01;
   // The warm-up round: 2 x (flush, record, kernel, record), record, probe, record, synchronise.
