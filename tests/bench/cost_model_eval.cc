@@ -9,16 +9,25 @@
 // the plan that effort BALANCED would make of the measured candidates, over the best measured; that plan's
 // size and configs; and the same for the plan that it makes of the whole space, with how many of its
 // candidates the sweep knows: an upper bound.
+//   cost_model_eval --regret regret.json [--configs N] [--candidates N]
+// asks of the pairs of a run of tests/bench/regret instead: how much slower than the best of its reference
+// (the fastest five of EXHAUSTIVE among others) is the best one that BALANCED plans, with its own or other
+// limits, and the model's first choice where the reference knows it.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "kernels/bucket.h"
 #include "kernels/cost_model.h"
 #include "server/strategy/balanced.h"
@@ -120,27 +129,120 @@ int Report(const RecordedTimings& cells) {
   return 0;
 }
 
+// "int4 8448x6656 M 16" with the group and zero points that pairs44.json gives the format, or "int4-g128 ..."
+// without zero points.
+absl::StatusOr<std::pair<Problem, int>> ParsePair(const std::string& name) {
+  long long n = 0;
+  long long k = 0;
+  int bits = 0;
+  int m = 0;
+  int group = 0;
+  const bool grouped = std::sscanf(name.c_str(), "int%d-g%d %lldx%lld M %d", &bits, &group, &n, &k, &m) == 5;
+  if (!grouped && std::sscanf(name.c_str(), "int%d %lldx%lld M %d", &bits, &n, &k, &m) != 4) {
+    return absl::InvalidArgumentError(absl::StrFormat("'%s' is not the name of a pair", name));
+  }
+  Problem problem{n, k, {}};
+  problem.signature.format.bits = bits;
+  problem.signature.format.group_size = grouped ? group : bits == 6 ? 16 : 32;
+  problem.signature.format.zero_point = grouped || bits == 6 ? ZeroPoint::kNone : ZeroPoint::kInteger;
+  return std::pair(problem, m);
+}
+
+absl::StatusOr<Candidate> ParseCandidateName(const std::string& name) {
+  const std::vector<std::string> parts = absl::StrSplit(name, '/');
+  Candidate candidate;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[1].substr(1), &candidate.split_k)) {
+    return absl::InvalidArgumentError(absl::StrFormat("'%s' is not a candidate", name));
+  }
+  for (const Reduction reduction : {Reduction::kNone, Reduction::kWorkspace, Reduction::kCluster}) {
+    if (parts[2] == ReductionName(reduction)) candidate.reduction = reduction;
+  }
+  absl::StatusOr<KernelConfig> config = ParseConfig(parts[0]);
+  if (!config.ok()) return config.status();
+  candidate.config = *config;
+  return candidate;
+}
+
+int ReportPairs(const std::string& file, const ChoiceLimits& limits) {
+  std::ifstream in(file);
+  const nlohmann::json json = nlohmann::json::parse(in, nullptr, false);
+  if (json.is_discarded() || !json.contains("reference")) {
+    std::fprintf(stderr, "%s is not a regret.json\n", file.c_str());
+    return 1;
+  }
+  const DeviceProfile device = *FindDeviceProfile("h200");
+  Slowdown planned, first;
+  int within = 0;
+  int pairs = 0;
+  for (const auto& entry : json["reference"]) {
+    const std::string name = entry["pair"];
+    const absl::StatusOr<std::pair<Problem, int>> pair = ParsePair(name);
+    if (!pair.ok()) continue;
+    const std::vector<PlannedCandidate> all = LegalByPrediction(pair->first, pair->second, device);
+    std::set<Candidate> plan;
+    for (const PlannedCandidate& one : BalancedStrategy::Choose(all, limits)) plan.insert(one.candidate);
+    double best = HUGE_VAL;
+    double in_plan = HUGE_VAL;
+    double of_first = HUGE_VAL;
+    for (const auto& [candidate_name, us] : entry["us"].items()) {
+      const absl::StatusOr<Candidate> candidate = ParseCandidateName(candidate_name);
+      if (!candidate.ok()) continue;
+      best = std::min<double>(best, us);
+      if (plan.count(*candidate) > 0) in_plan = std::min<double>(in_plan, us);
+      if (*candidate == all[0].candidate) of_first = us;
+    }
+    ++pairs;
+    std::string first_text = "unknown";
+    if (std::isfinite(of_first)) first_text = absl::StrFormat("%.3f", first.Add(of_first / best));
+    std::string plan_text = "none of them";
+    if (std::isfinite(in_plan)) {
+      plan_text = absl::StrFormat("%.3f", planned.Add(in_plan / best));
+      within += in_plan <= 1.01 * best ? 1 : 0;
+    }
+    std::printf("%-24s best %8.2f us, of the plan %s, first choice %s\n", name.c_str(), best,
+                plan_text.c_str(), first_text.c_str());
+  }
+  std::printf(
+      "%d pairs: the plan holds one within 1 %% in %d; geometric mean and worst %s; first choice %s\n", pairs,
+      within, planned.Text().c_str(), first.Text().c_str());
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  ChoiceLimits limits;
+  std::string regret;
+  RecordedTimings cells;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    const bool last = i + 1 == argc;
+    if (name == "--regret" && !last) {
+      regret = argv[++i];
+    } else if (name == "--configs" && !last) {
+      limits.configs = std::atoi(argv[++i]);
+    } else if (name == "--candidates" && !last) {
+      limits.candidates = std::atoi(argv[++i]);
+    } else if (name == "-") {
+      Merge(std::cin, name, &cells);
+    } else {
+      std::ifstream file(name);
+      if (!file) {
+        std::fprintf(stderr, "cannot read %s\n", argv[i]);
+        return 1;
+      }
+      Merge(file, name, &cells);
+    }
+  }
+  return regret.empty() ? Report(cells) : ReportPairs(regret, limits);
+}
+
 }  // namespace
 }  // namespace qgemm
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: cost_model_eval FILE|- [FILE...]\n");
+    std::fprintf(stderr,
+                 "usage: cost_model_eval FILE|- [FILE...] | --regret FILE [--configs N] [--candidates N]\n");
     return 2;
   }
-  qgemm::RecordedTimings cells;
-  for (int i = 1; i < argc; ++i) {
-    const std::string name = argv[i];
-    if (name == "-") {
-      qgemm::Merge(std::cin, name, &cells);
-      continue;
-    }
-    std::ifstream file(name);
-    if (!file) {
-      std::fprintf(stderr, "cannot read %s\n", argv[i]);
-      return 1;
-    }
-    qgemm::Merge(file, name, &cells);
-  }
-  return qgemm::Report(cells);
+  return qgemm::Main(argc, argv);
 }
