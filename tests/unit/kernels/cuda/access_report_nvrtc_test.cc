@@ -3,7 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "base/digest.h"
+#include "kernels/access_memo.h"
 #include "kernels/access_report.h"
+#include "kernels/bucket.h"
 #include "kernels/cuda/nvrtc.h"
 #include "kernels/device_profile.h"
 #include "kernels/family/family.h"
@@ -113,6 +121,141 @@ TEST_P(AccessOfKernels, IsRightForEveryEpilogue) {
 INSTANTIATE_TEST_SUITE_P(Families, AccessOfKernels, ::testing::ValuesIn(kKernels), [](const auto& test) {
   return std::string(test.param.config) + "_" + test.param.arch;
 });
+
+// ---- a model exported as eight methods ----
+
+// The layers of one block of a Llama whose epilogues are in its kernels.
+std::vector<Problem> BlockLayers() {
+  KernelSignature plain;
+  KernelSignature gated = plain;
+  gated.epilogue = {.activation = Activation::kSilu, .gated = true};
+  KernelSignature adding = plain;
+  adding.epilogue.residual = true;
+  return {{3072, 2048, plain}, {2048, 2048, adding}, {16384, 2048, gated}, {2048, 8192, adding}};
+}
+
+// A method's rows; 0: any, with a kernel for every bucket.
+constexpr int kMethods[] = {1, 2, 4, 8, 16, 32, 64, 0};
+constexpr int kBlocks = 16;
+
+Candidate CandidateOf(int m_bucket) {
+  const char* const config = m_bucket <= 16   ? "mma_t1_r1_w3x4_s4_b2_slice_post"
+                             : m_bucket <= 64 ? "wgmma_t2_r1_w3x1_s8_b2_staged_pre"
+                                              : "wgmma_t16_r2_w2x1_s3_b2_staged_pre";
+  return {*ParseConfig(config), m_bucket <= 16 ? 2 : 1,
+          m_bucket <= 16 ? Reduction::kWorkspace : Reduction::kNone};
+}
+
+// Arguments of a launch as an exporter knows them: M is a number in a method with a static M, a symbol in the
+// other.
+std::vector<CallArgument> ArgumentsOf(const LaunchSpec& spec, int static_m, int block) {
+  constexpr int32_t kBf16 = 1, kBytes = 2, kInt32 = 3, kInt64 = 4;
+  std::vector<CallArgument> out;
+  for (size_t i = 0; i < spec.arguments.size(); ++i) {
+    if (const auto* integer = std::get_if<IntegerArgument>(&spec.arguments[i].kind)) {
+      const int32_t dtype = integer->bits == 32 ? kInt32 : kInt64;
+      if (const auto* constant = std::get_if<int64_t>(&integer->value)) {
+        out.push_back(CallArgument::Scalar(dtype, static_cast<uint64_t>(*constant)));
+      } else if (std::get<Symbol>(integer->value) == Symbol::kM && static_m == 0) {
+        out.push_back(CallArgument::Symbolic(dtype));
+      } else {
+        out.push_back(CallArgument::Scalar(dtype, static_m > 0 ? static_m : 8192));
+      }
+      continue;
+    }
+    const auto* pointer = std::get_if<PointerArgument>(&spec.arguments[i].kind);
+    const PointerRole role =
+        pointer != nullptr ? pointer->role : std::get<TensorMapArgument>(spec.arguments[i].kind).role;
+    const bool is_bytes =
+        role == PointerRole::kWeights || role == PointerRole::kZeros || role == PointerRole::kWorkspace;
+    out.push_back(CallArgument::Pointer(is_bytes ? kBytes : kBf16, 0x10000 * (block + 1) + 0x100 * i));
+  }
+  return out;
+}
+
+TEST(AccessOfMethods, EverySignatureIsAnalysedOnceAndRight) {
+  const auto nvrtc = Nvrtc::Load();
+  if (!nvrtc.ok()) GTEST_SKIP() << nvrtc.status();
+  std::map<std::string, std::pair<NvrtcOutput, std::string>> kernels;  // with their entries
+  AccessMemo memo;
+  std::set<std::pair<std::string, std::vector<std::tuple<int, int32_t, uint64_t>>>> distinct;
+  int64_t calls = 0;
+  const auto walk = [&] {
+    for (const int static_m : kMethods) {
+      for (int block = 0; block < kBlocks; ++block) {
+        for (const Problem& problem : BlockLayers()) {
+          for (const int bucket : BucketLadder()) {
+            if (static_m != 0 && bucket != static_m) continue;
+            const Candidate candidate = CandidateOf(bucket);
+            const KernelSource source = RenderKernelSource(candidate.config, problem.signature);
+            auto at = kernels.find(source.name);
+            if (at == kernels.end()) {
+              const auto output = (*nvrtc)->Compile(source, "sm_90a", /*want_ptx=*/true);
+              ASSERT_TRUE(output.ok()) << output.status();
+              at = kernels.emplace(source.name, std::make_pair(*output, source.entry)).first;
+            }
+            const auto& [output, entry] = at->second;
+            const std::string sha256 = Sha256Hex(output.cubin);
+            const LaunchSpec spec = MakeLaunchSpec(candidate, problem, bucket);
+            const std::vector<CallArgument> arguments = ArgumentsOf(spec, static_m, block);
+            const auto report = memo.Get(sha256, arguments, [&, &ptx = output.ptx, &name = entry] {
+              return AnalyzeAccess(ptx, name);
+            });
+            ++calls;
+            std::vector<std::tuple<int, int32_t, uint64_t>> signature;
+            for (const CallArgument& argument : arguments) {
+              const uint64_t value = argument.kind == CallArgument::Kind::kPointer  ? argument.value % 16
+                                     : argument.kind == CallArgument::Kind::kScalar ? argument.value
+                                                                                    : 0;
+              signature.emplace_back(static_cast<int>(argument.kind), argument.dtype, value);
+            }
+            distinct.emplace(sha256, std::move(signature));
+            EXPECT_EQ(report->failure, "");
+            for (size_t i = 0; i < spec.arguments.size(); ++i) {
+              if (std::holds_alternative<IntegerArgument>(spec.arguments[i].kind)) continue;
+              const ParameterAccess* const access = report->Find(static_cast<int>(i));
+              ASSERT_NE(access, nullptr);
+              const bool is_map = std::holds_alternative<TensorMapArgument>(spec.arguments[i].kind);
+              const Expected expected = ExpectedOf(spec.arguments[i].name, is_map, problem.signature);
+              EXPECT_EQ(access->read, expected.read) << source.name << " " << spec.arguments[i].name;
+              EXPECT_EQ(access->written, expected.written) << source.name << " " << spec.arguments[i].name;
+            }
+          }
+        }
+      }
+    }
+  };
+  walk();
+  EXPECT_GT(calls, 8 * kBlocks * 4);
+  // Four layers in seven static methods, and three kernels each in the dynamic one.
+  EXPECT_EQ(distinct.size(), 7 * 4 + 3 * 4);
+  EXPECT_EQ(memo.counts().analyses, distinct.size());
+  walk();  // another export
+  EXPECT_EQ(memo.counts().analyses, distinct.size());
+  EXPECT_EQ(memo.counts().repeats, calls - static_cast<int64_t>(distinct.size()));
+  EXPECT_EQ(memo.counts().failures, 0);
+
+  // A repeat, in the quietest of some runs.
+  const Problem problem = BlockLayers()[0];
+  const Candidate candidate = CandidateOf(16);
+  const std::vector<CallArgument> arguments = ArgumentsOf(MakeLaunchSpec(candidate, problem, 16), 16, 3);
+  const std::string sha256 =
+      Sha256Hex(kernels.at(RenderKernelSource(candidate.config, problem.signature).name).first.cubin);
+  double quietest_ns = 1e9;
+  for (int run = 0; run < 50; ++run) {
+    constexpr int kRepeats = 1000;
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < kRepeats; ++i) {
+      (void)memo.Get(sha256, arguments, [] {
+        ADD_FAILURE() << "analysed again";
+        return AccessReport();
+      });
+    }
+    const std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - begin;
+    quietest_ns = std::min(quietest_ns, elapsed.count() / kRepeats);
+  }
+  EXPECT_LE(quietest_ns, 1000);
+}
 
 TEST(AccessOfSupportKernels, ReferenceGemmWritesItsResultAlone) {
   const auto nvrtc = Nvrtc::Load();
