@@ -86,6 +86,11 @@ inline std::vector<uint8_t> RandomCodes(int64_t count, int bits, uint64_t seed) 
 // A random assignment of k columns to groups of `group_size`.
 std::vector<int32_t> RandomGroupIndex(int64_t k, int64_t group_size, uint64_t seed);
 
+// Codes [n][k] as the tiles of torchao's int4 weights, [n / 8][k / 16 / inner_k_tiles][32][inner_k_tiles /
+// 2].
+std::vector<uint32_t> PackInt4Tiles(const std::vector<uint8_t>& codes, int64_t n, int64_t k,
+                                    int64_t inner_k_tiles);
+
 }  // namespace qgemm
 
 #endif  // QGEMM_TESTS_UNIT_KERNELS_IMPORT_IMPORT_TEST_DATA_H_

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/digest.h"
@@ -17,6 +18,7 @@
 #include "kernels/import/compressed_tensors.h"
 #include "kernels/import/gguf.h"
 #include "kernels/import/gptq.h"
+#include "kernels/import/torchao.h"
 #include "tests/unit/kernels/import/import_test_data.h"
 
 namespace qgemm {
@@ -132,6 +134,20 @@ absl::StatusOr<ImportedWeights> ImportGgufCase(const Case& test) {
   return ImportGguf({data.view(), block->type, test.n, test.k});
 }
 
+absl::StatusOr<ImportedWeights> ImportTorchaoCase(const Case& test) {
+  int64_t tiles = 0;
+  if (!absl::SimpleAtoi(absl::StripPrefix(test.format, "torchao-"), &tiles)) {
+    return absl::NotFoundError(test.format);
+  }
+  const int64_t n = CeilDiv(test.n, 8) * 8;
+  const int64_t k = CeilDiv(test.k, 1024) * 1024;
+  const OwnedTensor qdata("qdata", ElementType::kInt32, {n / 8, k / 16 / tiles, 32, tiles / 2},
+                          PackInt4Tiles(RandomCodes(n * k, 4, 1), n, k, tiles));
+  const OwnedTensor numbers =
+      RandomScalars("scale_and_zero", {k / test.group_size, n, 2}, ScalarType::kBf16, 3);
+  return ImportTorchao({qdata.view(), numbers.view(), test.n, test.k, test.group_size});
+}
+
 TEST(ReferenceDigest, IsThatOfTheImportedWeightsInEveryCase) {
   std::ifstream file(QGEMM_REFERENCE_DIGESTS);
   ASSERT_TRUE(file.is_open()) << QGEMM_REFERENCE_DIGESTS;
@@ -152,6 +168,9 @@ TEST(ReferenceDigest, IsThatOfTheImportedWeightsInEveryCase) {
     } else if (absl::StartsWith(test.format, "compressed-tensors")) {
       weights = ImportCompressedCase(test);
       rounding = Rounding::kBf16;
+    } else if (absl::StartsWith(test.format, "torchao")) {
+      weights = ImportTorchaoCase(test);
+      rounding = Rounding::kNone;
     } else if (absl::StartsWith(test.format, "gguf")) {
       weights = ImportGgufCase(test);
       rounding = Rounding::kNone;
@@ -159,7 +178,7 @@ TEST(ReferenceDigest, IsThatOfTheImportedWeightsInEveryCase) {
     ASSERT_TRUE(weights.ok()) << weights.status();
     EXPECT_EQ(DigestOf(*weights, rounding, test.format == "gptq-v1"), test.digest);
   }
-  EXPECT_GE(cases, 161);
+  EXPECT_GE(cases, 173);
 }
 
 }  // namespace

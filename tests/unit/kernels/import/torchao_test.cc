@@ -11,28 +11,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// The code (row, column) of a padded weight goes where the B fragment of an m16n8k16 MMA wants it: within 16
-// columns, lane 4 (row % 8) + (column % 8) / 2 holds it as value 2 (column / 8) + column % 2 of four. A word
-// holds two such fragments of four; its eight values v stand at nibbles 0 2 4 6 | 1 3 5 7 -> v0 v4 v1 v5 v2
-// v6 v3 v7 by position.
-std::vector<uint32_t> PackTiles(const std::vector<uint8_t>& codes, int64_t n, int64_t k,
-                                int64_t inner_k_tiles) {
-  std::vector<uint32_t> words(n * k / 8);
-  for (int64_t row = 0; row < n; ++row) {
-    for (int64_t column = 0; column < k; ++column) {
-      const int64_t k_tile = column / 16;
-      const int64_t lane = row % 8 * 4 + column % 8 / 2;
-      const int64_t value = k_tile % 2 * 4 + column % 16 / 8 * 2 + column % 2;
-      const int64_t nibble = value / 2 + value % 2 * 4;
-      const int64_t outer = k_tile / inner_k_tiles;
-      const int64_t word = ((row / 8 * (k / 16 / inner_k_tiles) + outer) * 32 + lane) * (inner_k_tiles / 2) +
-                           k_tile % inner_k_tiles / 2;
-      words[word] |= uint32_t{codes[row * k + column]} << (4 * nibble);
-    }
-  }
-  return words;
-}
-
 TEST(Torchao, ReadsCodesScalesAndOffsetsWithoutThePadding) {
   for (int64_t tiles : {2, 4, 8}) {
     for (auto [n, k, padded_n, padded_k, group] :
@@ -43,7 +21,7 @@ TEST(Torchao, ReadsCodesScalesAndOffsetsWithoutThePadding) {
       SCOPED_TRACE(absl::StrCat("tiles ", tiles, " ", n, "x", k));
       const std::vector<uint8_t> codes = RandomCodes(padded_n * padded_k, 4, 1);
       const OwnedTensor qdata("q", ElementType::kInt32, {padded_n / 8, padded_k / 16 / tiles, 32, tiles / 2},
-                              PackTiles(codes, padded_n, padded_k, tiles));
+                              PackInt4Tiles(codes, padded_n, padded_k, tiles));
       const OwnedTensor scales = RandomScalars("sz", {padded_k / group, padded_n, 2}, ScalarType::kBf16, 3);
       const auto weights = ImportTorchao({qdata.view(), scales.view(), n, k, group});
       ASSERT_TRUE(weights.ok()) << weights.status();
