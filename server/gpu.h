@@ -1,6 +1,7 @@
 #ifndef QGEMM_SERVER_GPU_H_
 #define QGEMM_SERVER_GPU_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -31,9 +32,9 @@ struct GpuCandidate {
 };
 
 // The pinned GPU, seen from the daemon. A bad candidate is data (ScreenReply::failure), not a failed call.
-// Calls block; one caller at a time (the tuner's GPU thread). Everything that belongs to a (problem, M) is prepared
-// once by Prepare; after a crash of the GPU process the implementation restarts it and prepares again by itself, so
-// that only the culprit is lost.
+// Calls block; one caller at a time (the tuner's GPU thread). Everything that belongs to a (problem, M) is
+// prepared once by Prepare; after a crash of the GPU process the implementation restarts it and prepares
+// again by itself, so that only the culprit is lost.
 class Gpu {
  public:
   virtual ~Gpu() = default;
@@ -44,11 +45,15 @@ class Gpu {
   [[nodiscard]] virtual absl::Status Prepare(const Problem& problem, int64_t m) = 0;
   // Verifies and, when right and budget > 0, times. Also answers HANG when the process had to be killed and
   // LAUNCH after a sticky error; earlier results stand.
-  [[nodiscard]] virtual absl::StatusOr<internal::ScreenReply> Screen(const GpuCandidate& candidate, double tolerance,
+  [[nodiscard]] virtual absl::StatusOr<internal::ScreenReply> Screen(const GpuCandidate& candidate,
+                                                                     double tolerance,
                                                                      absl::Duration time_budget) = 0;
   // One timing per candidate, in order.
   [[nodiscard]] virtual absl::StatusOr<std::vector<internal::Timing>> Finals(
       const std::vector<GpuCandidate>& candidates, absl::Duration time_budget, double tie_band) = 0;
+  // Asked, until it is replaced, while a later call waits for the GPU: true = nobody wants that call's answer
+  // any more. The call may then answer Cancelled, and what it ran is ended, be it hung; null: never.
+  virtual void SetWithdrawn(std::function<bool()> /*withdrawn*/) {}
   // GPU-process seconds spent since the start, for statistics.
   virtual double busy_seconds() const = 0;
 };

@@ -24,6 +24,9 @@ constexpr uint64_t kDataSeed = 1;
 // How long a process whose channel closed gets to end by itself, so that its exit status can be told.
 constexpr Duration kExitPatience = std::chrono::seconds(5);
 
+// How often a waiting call looks whether it is withdrawn.
+constexpr Duration kWithdrawnPoll = std::chrono::milliseconds(50);
+
 Duration ToChrono(absl::Duration duration) { return absl::ToChronoNanoseconds(duration); }
 
 }  // namespace
@@ -116,6 +119,22 @@ GpuProcess::Loss GpuProcess::EndAfter(const absl::Status& channel_error) {
   return loss;
 }
 
+absl::Status GpuProcess::Receive(RunnerReply* reply, TimePoint deadline) {
+  if (withdrawn_ == nullptr) return channel_->Read(reply, deadline);
+  std::optional<TimePoint> withdrawn_at;
+  while (true) {
+    const TimePoint next = std::min(deadline, RealClock().Now() + kWithdrawnPoll);
+    const absl::Status status = channel_->Read(reply, next);
+    if (!absl::IsDeadlineExceeded(status) || next == deadline) return status;
+    if (!withdrawn_()) continue;
+    const TimePoint now = RealClock().Now();
+    if (!withdrawn_at.has_value()) withdrawn_at = now;
+    if (now - *withdrawn_at >= options_.withdrawn_grace) {
+      return absl::CancelledError("nobody waits for this any more");
+    }
+  }
+}
+
 absl::StatusOr<RunnerReply> GpuProcess::Exchange(RunnerRequest request, Duration limit,
                                                  std::optional<Loss>* loss) {
   loss->reset();
@@ -124,7 +143,12 @@ absl::StatusOr<RunnerReply> GpuProcess::Exchange(RunnerRequest request, Duration
   RunnerReply reply;
   absl::Status status = channel_->Write(request, deadline);
   if (absl::IsInvalidArgument(status)) return status;  // too large for a frame; nothing was sent
-  if (status.ok()) status = channel_->Read(&reply, deadline);
+  if (status.ok()) status = Receive(&reply, deadline);
+  if (absl::IsCancelled(status)) {
+    Stop();
+    spdlog::info("the GPU process was killed: nobody waits for what it ran");
+    return status;
+  }
   if (status.ok() && reply.id() != request.id()) {
     status =
         absl::DataLossError(absl::StrCat("a reply to request ", reply.id(), " instead of ", request.id()));

@@ -2,6 +2,7 @@
 #define QGEMM_SERVER_GPU_PROCESS_H_
 
 #include <atomic>
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
@@ -31,6 +32,9 @@ struct GpuProcessOptions {
   Duration start_deadline = std::chrono::seconds(60);
   Duration prepare_deadline = std::chrono::seconds(60);
   Duration run_deadline = std::chrono::seconds(10);
+  // How long a request goes on that nobody wants any more: most end by themselves, and a new process costs a
+  // second.
+  Duration withdrawn_grace = std::chrono::milliseconds(300);
   // After a failed start; doubles up to the maximum with each further one.
   Duration first_backoff = std::chrono::seconds(1);
   Duration max_backoff = std::chrono::seconds(60);
@@ -56,6 +60,8 @@ class GpuProcess : public Gpu {
                                                absl::Duration time_budget) override;
   absl::StatusOr<std::vector<internal::Timing>> Finals(const std::vector<GpuCandidate>& candidates,
                                                        absl::Duration time_budget, double tie_band) override;
+  // A call that is withdrawn for longer than the grace answers Cancelled, and the process is killed.
+  void SetWithdrawn(std::function<bool()> withdrawn) override { withdrawn_ = std::move(withdrawn); }
   double busy_seconds() const override { return static_cast<double>(busy_microseconds_) * 1e-6; }
 
   // The child's process id; 0 when none runs.
@@ -80,10 +86,13 @@ class GpuProcess : public Gpu {
   absl::Status EnsureStarted();
   absl::Status Start();
   absl::Status EnsurePrepared();
-  // Sends the request and waits for its reply. An error status: the process answered that the request failed.
+  // Sends the request and waits for its reply. An error status: the process answered that the request failed,
+  // or (Cancelled) it was withdrawn and the process killed.
   // With `loss` set on return the process is gone and the status is Unavailable.
   absl::StatusOr<internal::RunnerReply> Exchange(internal::RunnerRequest request, Duration limit,
                                                  std::optional<Loss>* loss);
+  // Waits for the reply. Cancelled: withdrawn.
+  absl::Status Receive(internal::RunnerReply* reply, TimePoint deadline);
   Loss EndAfter(const absl::Status& channel_error);
   internal::Candidate ToProto(const GpuCandidate& candidate);
 
@@ -103,6 +112,7 @@ class GpuProcess : public Gpu {
   // What survives the child.
   std::string support_cubin_;
   std::optional<Prepared> prepared_;
+  std::function<bool()> withdrawn_;
   uint64_t next_id_ = 1;
   int starts_ = 0;
   absl::Status start_error_;  // of the last start

@@ -1,6 +1,7 @@
 #include "server/gpu_sharer.h"
 
 #include <atomic>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -39,6 +40,9 @@ class GpuSharer::User : public Gpu {
     if (sharer_.last_user_ == this) sharer_.last_user_ = nullptr;  // handed on by the next Prepare
   }
 
+  // The user's own, like its calls: handed on with its turn.
+  void SetWithdrawn(std::function<bool()> withdrawn) override { withdrawn_ = std::move(withdrawn); }
+
   absl::Status Prepare(const Problem& problem, int64_t m) override {
     Turn turn(sharer_);
     Busy busy(*this);
@@ -65,11 +69,14 @@ class GpuSharer::User : public Gpu {
   double busy_seconds() const override { return busy_seconds_.load(); }
 
  private:
-  // Counts what the GPU was busy during one call as this user's.
+  // Counts what the GPU was busy during one call as this user's, and lends it this user's withdrawal.
   class Busy {
    public:
-    explicit Busy(User& user) : user_(user), before_(user.sharer_.gpu_.busy_seconds()) {}
+    explicit Busy(User& user) : user_(user), before_(user.sharer_.gpu_.busy_seconds()) {
+      user_.sharer_.gpu_.SetWithdrawn(user_.withdrawn_);
+    }
     ~Busy() {
+      user_.sharer_.gpu_.SetWithdrawn(nullptr);
       user_.busy_seconds_ = user_.busy_seconds_.load() + user_.sharer_.gpu_.busy_seconds() - before_;
     }
 
@@ -102,6 +109,7 @@ class GpuSharer::User : public Gpu {
   // Touched by the turn's holder alone.
   std::optional<std::string> support_cubin_;
   std::optional<Prepared> prepared_;
+  std::function<bool()> withdrawn_;
   std::atomic<double> busy_seconds_{0};
 };
 

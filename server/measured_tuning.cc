@@ -49,7 +49,9 @@ void MeasuredTuning::Loop() {
 
 void MeasuredTuning::Run(const std::shared_ptr<PickJob>& job, bool may_yield) {
   const TimePoint start = clock_.Now();
+  gpu_.SetWithdrawn([this, job] { return board_.Abandoned(*job); });
   absl::StatusOr<v1::TuneResult> result = Tune(*job, may_yield);
+  gpu_.SetWithdrawn(nullptr);
   if (prepared_ == job.get()) prepared_ = nullptr;
   const double seconds = std::chrono::duration<double>(clock_.Now() - start).count();
   if (!result.ok()) {
@@ -142,7 +144,7 @@ absl::Status MeasuredTuning::Prepare(PickJob& job) {
   const absl::Status prepared = Noted(gpu_.Prepare(job.problem, job.m_bucket));
   const double busy = gpu_.busy_seconds() - busy_before;
   board_.Update(job, [&](PickJob::Shared& shared) { shared.gpu_busy_s += busy; });
-  if (!prepared.ok() && !absl::IsUnavailable(prepared)) {
+  if (!prepared.ok() && !absl::IsUnavailable(prepared) && !absl::IsCancelled(prepared)) {
     return absl::FailedPreconditionError(
         absl::StrCat(ProblemName(job.problem), " at bucket ", job.m_bucket,
                      " cannot be prepared on the GPU: ", std::string(prepared.message())));
@@ -170,6 +172,7 @@ absl::Status MeasuredTuning::ScreenAll(PickJob& job, bool may_yield) {
     if (may_yield) {
       if (std::shared_ptr<PickJob> other = board_.NextMeasuredReady()) {
         Run(other, /*may_yield=*/false);
+        gpu_.SetWithdrawn([this, &job] { return board_.Abandoned(job); });
         continue;
       }
     }
@@ -244,7 +247,7 @@ absl::Status MeasuredTuning::TimeFinalists(PickJob& job, const std::vector<size_
   const double busy_before = gpu_.busy_seconds();
   absl::StatusOr<std::vector<internal::Timing>> timings = gpu_.Finals(candidates, RaceBudget(job), kTieBand);
   if (!Noted(timings.status()).ok()) {
-    if (absl::IsUnavailable(timings.status())) return timings.status();
+    if (absl::IsUnavailable(timings.status()) || absl::IsCancelled(timings.status())) return timings.status();
     // The screened times stand: a pick of low confidence rather than none.
     spdlog::warn("{}: finalists not timed again: {}", ProblemName(job.problem), timings.status().ToString());
     for (const size_t i : finalists) {
@@ -304,7 +307,7 @@ absl::Status MeasuredTuning::Noted(absl::Status status) {
   if (absl::IsUnavailable(status)) {
     if (!gpu_lost_.exchange(true)) spdlog::error("the GPU is lost: {}", status.ToString());
     prepared_ = nullptr;
-  } else if (gpu_lost_.exchange(false)) {
+  } else if (!absl::IsCancelled(status) && gpu_lost_.exchange(false)) {
     spdlog::info("the GPU is back");
   }
   return status;

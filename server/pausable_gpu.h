@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -49,6 +50,7 @@ class PausableGpu : public Gpu {
                                                absl::Duration time_budget) override;
   absl::StatusOr<std::vector<internal::Timing>> Finals(const std::vector<GpuCandidate>& candidates,
                                                        absl::Duration time_budget, double tie_band) override;
+  void SetWithdrawn(std::function<bool()> withdrawn) override { gpu_.SetWithdrawn(std::move(withdrawn)); }
   double busy_seconds() const override { return gpu_.busy_seconds(); }
 
  private:

@@ -116,6 +116,7 @@ class SourceBench::Comparison {
     // The next call's units may stand where this one's stood.
     MutexLock lock(bench_.gpu_mu_);
     bench_.prepared_ = nullptr;
+    if (bench_.gpu_ != nullptr) bench_.gpu_->SetWithdrawn(nullptr);
   }
 
   absl::Status Run() {
@@ -314,6 +315,7 @@ class SourceBench::Comparison {
 
     QGEMM_RETURN_IF_ERROR(WaitFor([&] { return support_->ready(); }));
     MutexLock lock(bench_.gpu_mu_);
+    bench_.gpu_->SetWithdrawn([this] { return stream_.Cancelled() || bench_.stopped_; });
     QGEMM_RETURN_IF_ERROR(Prepare(unit));
     const LaunchSpec launch = MakeLaunchSpec(candidate, unit.problem, unit.m_bucket);
     std::vector<Side> right;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/clock.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
 
@@ -115,7 +116,39 @@ absl::StatusOr<internal::ScreenReply> FakeGpu::Screen(const GpuCandidate& candid
     }
     held_ = false;
   }
+  if (HangsUntilWithdrawn()) return absl::CancelledError("withdrawn");
   return VerdictOn(candidate);
+}
+
+bool FakeGpu::HangsUntilWithdrawn() {
+  constexpr Duration kPoll = std::chrono::milliseconds(1);
+  while (true) {
+    std::function<bool()> withdrawn;
+    {
+      MutexLock lock(mu_);
+      if (!hanging_) return false;
+      held_ = true;
+      changed_.NotifyAll();
+      // Its lock is the board's: asked outside of this one.
+      withdrawn = withdrawn_;
+    }
+    if (withdrawn != nullptr && withdrawn()) break;
+    MutexLock lock(mu_);
+    changed_.WaitUntil(mu_, RealClock().Now() + kPoll);
+  }
+  MutexLock lock(mu_);
+  hanging_ = held_ = false;
+  return true;
+}
+
+void FakeGpu::HangUntilWithdrawn() {
+  MutexLock lock(mu_);
+  hanging_ = true;
+}
+
+void FakeGpu::SetWithdrawn(std::function<bool()> withdrawn) {
+  MutexLock lock(mu_);
+  withdrawn_ = std::move(withdrawn);
 }
 
 void FakeGpu::SetFinalsStatus(absl::Status status) {

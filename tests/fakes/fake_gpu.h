@@ -28,7 +28,9 @@ class FakeGpu : public Gpu {
   // Screen() blocks from now on until Release().
   void Hold();
   void Release();
-  // Blocks until a Screen() call is held.
+  // Screen() hangs from now on, until nobody wants its answer any more: then it says Cancelled, once.
+  void HangUntilWithdrawn();
+  // Blocks until a Screen() call is held or hangs.
   void AwaitHeld();
 
   int screens() const;
@@ -44,6 +46,7 @@ class FakeGpu : public Gpu {
                                                absl::Duration time_budget) override;
   absl::StatusOr<std::vector<internal::Timing>> Finals(const std::vector<GpuCandidate>& candidates,
                                                        absl::Duration time_budget, double tie_band) override;
+  void SetWithdrawn(std::function<bool()> withdrawn) override;
   double busy_seconds() const override { return 0; }
 
   static internal::ScreenReply Right(double median_us);
@@ -52,6 +55,7 @@ class FakeGpu : public Gpu {
   static double MedianOf(const std::string& name);
 
  private:
+  bool HangsUntilWithdrawn();
   absl::StatusOr<internal::ScreenReply> VerdictOn(const GpuCandidate& candidate);
 
   mutable Mutex mu_;
@@ -60,6 +64,8 @@ class FakeGpu : public Gpu {
   absl::Status lost_ QGEMM_GUARDED_BY(mu_);
   absl::Status finals_status_ QGEMM_GUARDED_BY(mu_);
   bool holding_ QGEMM_GUARDED_BY(mu_) = false;
+  bool hanging_ QGEMM_GUARDED_BY(mu_) = false;
+  std::function<bool()> withdrawn_ QGEMM_GUARDED_BY(mu_);
   bool held_ QGEMM_GUARDED_BY(mu_) = false;
   std::map<std::string, int> screens_by_name_ QGEMM_GUARDED_BY(mu_);
   int screens_ QGEMM_GUARDED_BY(mu_) = 0;

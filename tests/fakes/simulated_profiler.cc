@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <thread>
 
@@ -152,6 +153,7 @@ absl::StatusOr<internal::ScreenReply> SimulatedProfiler::Screen(const internal::
   if (screen_ms_ > 0) std::this_thread::sleep_for(std::chrono::milliseconds(screen_ms_));
   if (Matches("CRASH", name)) std::abort();
   if (Matches("STICKY", name)) return absl::AbortedError("simulated CUDA_ERROR_ILLEGAL_ADDRESS");
+  if (Matches("HANG", name)) std::fprintf(stderr, "simulated hang of %s\n", name.c_str());
   while (Matches("HANG", name)) pause();
 
   internal::ScreenReply reply;

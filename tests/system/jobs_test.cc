@@ -150,6 +150,22 @@ TEST_F(JobsDaemonTest, ClientThatGoesAwayWithdrawsItsJobInTime) {
   EXPECT_EQ(Watch(job_id).status.error_code(), grpc::CANCELLED);
 }
 
+TEST_F(JobsDaemonTest, CancelledJobWhoseKernelHangsFreesTheGpuWithinASecond) {
+  StartWith({{"QGEMM_SIMULATED_HANG", "."}});
+  SKIP_WITHOUT_NVRTC();
+  const std::string job_id = Detach(Request());
+  ASSERT_TRUE(daemon_->AwaitLine("simulated hang of").has_value()) << daemon_->Output();
+  const auto start = std::chrono::steady_clock::now();
+  grpc::ClientContext context;
+  v1::CancelJobRequest request;
+  request.set_job_id(job_id);
+  v1::CancelJobResponse response;
+  ASSERT_TRUE(tuner_->CancelJob(&context, request, &response).ok());
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(500));
+  ASSERT_TRUE(daemon_->AwaitLine("the GPU process was killed: nobody waits").has_value());
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+}
+
 TEST_F(JobsDaemonTest, UnknownJobsAreNotFound) {
   Start(/*gpu=*/false);
   EXPECT_EQ(Watch("0123456789abcdef").status.error_code(), grpc::NOT_FOUND);

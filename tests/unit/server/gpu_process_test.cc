@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
 #include <memory>
 
 #include "base/digest.h"
@@ -117,6 +118,31 @@ TEST_F(GpuProcessTest, AHangIsKilledAtItsDeadline) {
   const auto good = Screen("good");
   ASSERT_TRUE(good.ok()) << good.status();
   EXPECT_EQ(good->failure(), internal::CANDIDATE_FAILURE_NONE);
+}
+
+TEST_F(GpuProcessTest, AHangThatNobodyWaitsForIsKilledLongBeforeItsDeadline) {
+  options_.env = {{"QGEMM_SIMULATED_HANG", "^bad$"}};
+  options_.run_deadline = std::chrono::minutes(1);
+  StartPrepared();
+  std::atomic<int> asked{0};
+  gpu_->SetWithdrawn([&] { return ++asked > 1; });
+  const TimePoint start = RealClock().Now();
+  const absl::Status ended = Screen("bad").status();
+  EXPECT_TRUE(absl::IsCancelled(ended)) << ended;
+  EXPECT_LT(RealClock().Now() - start, std::chrono::seconds(5));
+  EXPECT_EQ(gpu_->pid(), 0);
+  gpu_->SetWithdrawn(nullptr);
+  const auto good = Screen("good");
+  ASSERT_TRUE(good.ok()) << good.status();
+  EXPECT_EQ(good->failure(), internal::CANDIDATE_FAILURE_NONE);
+}
+
+TEST_F(GpuProcessTest, WhatEndsSoonAfterItsWithdrawalIsAnsweredByTheSameProcess) {
+  options_.env = {{"QGEMM_SIMULATED_SCREEN_MS", "120"}};
+  StartPrepared();
+  gpu_->SetWithdrawn([] { return true; });
+  EXPECT_TRUE(Screen("a").ok());
+  EXPECT_EQ(gpu_->starts(), 1);
 }
 
 TEST_F(GpuProcessTest, WrongResultsAreData) {

@@ -276,6 +276,23 @@ TEST_F(JobsTest, CancelledJobLetsGoOfEverythingAndTellsItsWatchers) {
   EXPECT_TRUE(absl::IsNotFound(tuner_->jobs().Cancel("", Anybody).status()));
 }
 
+TEST_F(JobsTest, CancellingFreesAGpuThatHangs) {
+  gpu_.HangUntilWithdrawn();
+  const std::string job_id = Detach(RequestFor(5376));
+  gpu_.AwaitHeld();
+  ASSERT_TRUE(tuner_->jobs().Cancel(job_id, Anybody).ok());
+  // The next job gets the GPU, and its own answer.
+  RecordingStream next;
+  ASSERT_TRUE(tuner_->Tune(RequestFor(1024), "bob", next).ok());
+  EXPECT_EQ(next.results.size(), 1u);
+  EXPECT_FALSE(tuner_->gpu_lost());
+  // Nothing is known of the candidate that hung: it is tried again.
+  RecordingStream again;
+  ASSERT_TRUE(tuner_->Tune(RequestFor(5376), "bob", again).ok());
+  ASSERT_EQ(again.results.size(), 1u);
+  EXPECT_TRUE(again.results[0].rejections().empty());
+}
+
 TEST_F(JobsTest, SixtyFourClientsOfOneColdKeyShareOneTuning) {
   constexpr int kClients = 64;
   compiler_.Hold();
