@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
+#include "client/bundle/json_fields.h"
 #include "client/bundle/tar.h"
 #include "kernels/packing.h"
 
@@ -107,6 +108,25 @@ absl::Status Bundle::CheckFile(const BundleManifest::File& file) const {
   return absl::DataLossError(absl::StrCat(path_, "/", file.file, ": its bytes have another SHA-256"));
 }
 
+absl::Status CheckAccess(const BundleKernel& kernel, const LaunchSpec& launch) {
+  if (kernel.access.is_null()) return absl::OkStatus();
+  JsonFields report(kernel.access, "access");
+  if (report.Has("failure")) return absl::OkStatus();  // what it writes is not known
+  for (const auto& row : report.Array("parameters")) {
+    JsonFields parameter(row, "parameter");
+    const int index = parameter.Int("index");
+    const bool written = parameter.Bool("written");
+    QGEMM_RETURN_IF_ERROR(parameter.status());
+    if (!written || index >= static_cast<int>(launch.arguments.size())) continue;
+    const KernelArgument& argument = launch.arguments[index];
+    const auto* const pointer = std::get_if<PointerArgument>(&argument.kind);
+    if (pointer != nullptr && pointer->written) continue;
+    return absl::DataLossError(absl::StrCat("kernel ", kernel.sha256, " writes argument '", argument.name,
+                                            "', which its launch does not say"));
+  }
+  return report.status();
+}
+
 absl::Status Bundle::CheckMethod(const BundleMethod& method,
                                  const std::map<std::string, TensorView>& weights) const {
   for (const BundleLayer& layer : method.layers) {
@@ -117,6 +137,11 @@ absl::Status Bundle::CheckMethod(const BundleMethod& method,
     for (const BundlePick& pick : layer.picks) {
       if (files_.count(KernelFile(pick.kernel_sha256)) == 0) {
         return damaged(absl::StrCat("kernel ", pick.kernel_sha256, " is missing"));
+      }
+      for (const BundleKernel& kernel : manifest_.kernels) {
+        if (kernel.sha256 != pick.kernel_sha256) continue;
+        const absl::Status access = CheckAccess(kernel, pick.launch);
+        if (!access.ok()) return damaged(access.message());
       }
     }
     if (layer.weight_key.empty()) continue;

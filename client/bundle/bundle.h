@@ -35,7 +35,8 @@ class Bundle {
   [[nodiscard]] absl::StatusOr<std::map<std::string, TensorView>> Weights() const;
 
   // Whether it is complete and undamaged: every file is listed and has its size and digest, every pick's
-  // kernel is there, every layer's planes are there at their sizes. DataLoss names the first that is not.
+  // kernel is there, every layer's planes are there at their sizes, and no kernel writes what its launch does
+  // not say (by its access report). DataLoss names the first that is not.
   [[nodiscard]] absl::Status Verify() const;
 
  private:
@@ -51,6 +52,9 @@ class Bundle {
   std::map<std::string, absl::string_view> files_;
   BundleManifest manifest_;
 };
+
+// DataLoss: by its access report the kernel writes an argument that the launch does not declare as written.
+[[nodiscard]] absl::Status CheckAccess(const BundleKernel& kernel, const LaunchSpec& launch);
 
 // A plane of a layer's packed weights: its role's name and its size.
 struct PlaneSize {

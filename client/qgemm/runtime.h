@@ -98,7 +98,8 @@ class Runtime {
   virtual void FreeWorkspace(const WorkspaceMemory& workspace) = 0;
 
   // InvalidArgument names the layer, the argument and what is wrong: not aligned, missing, an M that no
-  // kernel serves, a workspace that is too small.
+  // kernel serves, a workspace that is too small, a Y that lies over X or the residual (in its own place a
+  // residual may be).
   [[nodiscard]] virtual absl::Status Launch(int layer, const LayerLaunch& launch) = 0;
 
   // For programs without CUDA code of their own: zeroed device memory, freed with the runtime, and copies

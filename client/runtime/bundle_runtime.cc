@@ -60,6 +60,7 @@ class BundleRuntime final : public Runtime {
   static constexpr size_t kBuckets = 16;
   struct Layer {
     LayerInfo info;
+    int y_bytes = 2;  // of a number
     std::vector<Pick> picks;
     // Of each bucket of the ladder: places in `picks`, the first that may run the real M is used.
     std::array<std::vector<int>, kBuckets> choices;
@@ -69,6 +70,7 @@ class BundleRuntime final : public Runtime {
   // The pick for m rows; null: none.
   const Pick* Choose(const Layer& layer, int64_t m) const;
   absl::Status NoKernel(const Layer& layer, int64_t m) const;
+  static absl::Status CheckAliases(const Layer& layer, const LayerLaunch& launch);
   absl::Status InLayer(const Layer& layer, const absl::Status& status) const;
 
   const Bundle bundle_;
@@ -118,6 +120,7 @@ absl::Status BundleRuntime::Prepare() {
                   method_.static_m,
                   ProblemName(from.problem),
                   !from.weight_key.empty()};
+    layer.y_bytes = from.problem.signature.out == ScalarType::kFp32 ? 4 : 2;
     const auto add = [&](const BundlePick& pick, const LaunchSpec& launch, bool is_similar) -> absl::Status {
       const auto& [function, waits] = functions[pick.kernel_sha256];
       QGEMM_ASSIGN_OR_RETURN(std::unique_ptr<PreparedKernel> kernel,
@@ -248,6 +251,28 @@ absl::Status BundleRuntime::InLayer(const Layer& layer, const absl::Status& stat
   return absl::Status(status.code(), absl::StrCat("layer ", layer.info.name, ": ", status.message()));
 }
 
+absl::Status BundleRuntime::CheckAliases(const Layer& layer, const LayerLaunch& launch) {
+  const LayerInfo& info = layer.info;
+  const uint64_t y_end = launch.y + ((launch.m - 1) * launch.ldy + info.y_columns) * layer.y_bytes;
+  const uint64_t x_end = launch.x + ((launch.m - 1) * launch.ldx + info.k) * 2;
+  if (launch.x < y_end && launch.y < x_end) {
+    return absl::InvalidArgumentError(absl::StrCat("Y at 0x", absl::Hex(launch.y), " overlaps X at 0x",
+                                                   absl::Hex(launch.x),
+                                                   ", which the kernel reads meanwhile"));
+  }
+  // A residual in Y's own place is fine: each of its numbers is read before the one result that replaces it.
+  if (launch.residual == 0 || (launch.residual == launch.y && launch.ldr == launch.ldy))
+    return absl::OkStatus();
+  const uint64_t residual_end =
+      launch.residual + ((launch.m - 1) * launch.ldr + info.y_columns) * layer.y_bytes;
+  if (launch.residual < y_end && launch.y < residual_end) {
+    return absl::InvalidArgumentError(absl::StrCat("Y at 0x", absl::Hex(launch.y),
+                                                   " overlaps the residual at 0x", absl::Hex(launch.residual),
+                                                   " in other places than its own"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status BundleRuntime::Launch(int index, const LayerLaunch& launch) {
   if (launch.m == 0) return absl::OkStatus();
   const Layer& layer = layers_[index];
@@ -255,6 +280,8 @@ absl::Status BundleRuntime::Launch(int index, const LayerLaunch& launch) {
   if (chosen == nullptr) return NoKernel(layer, launch.m);
   const Pick& pick = *chosen;
   const LaunchSpec& spec = pick.kernel->spec();
+
+  if (absl::Status aliases = CheckAliases(layer, launch); !aliases.ok()) return InLayer(layer, aliases);
 
   LaunchOperands operands;
   operands.m = launch.m;

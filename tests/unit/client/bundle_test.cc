@@ -85,6 +85,42 @@ TEST(Bundle, VerifyFindsMissingAndUnknownFiles) {
   EXPECT_THAT(Message(Bundle::Open(folder / "b")->Verify()), HasSubstr("weights.safetensors is missing"));
 }
 
+TEST(CheckAccess, AKernelWritesWhatItsLaunchSays) {
+  const LaunchSpec launch = SamplePick(8, kMmaConfig, 2, SampleProblem()).launch;
+  BundleKernel kernel;
+  kernel.sha256 = "abc";
+  EXPECT_TRUE(CheckAccess(kernel, launch).ok());  // not known
+  for (size_t i = 0; i < launch.arguments.size(); ++i) {
+    const auto* const pointer = std::get_if<PointerArgument>(&launch.arguments[i].kind);
+    for (const bool written : {false, true}) {
+      kernel.access = {
+          {"failure", nullptr},
+          {"parameters", {{{"index", i}, {"read", true}, {"written", written}, {"alignment", 16}}}}};
+      const bool declared = pointer != nullptr && pointer->written;
+      const absl::Status status = CheckAccess(kernel, launch);
+      EXPECT_EQ(status.ok(), !written || declared) << launch.arguments[i].name;
+      if (!status.ok()) {
+        EXPECT_THAT(Message(status), HasSubstr("writes argument '" + launch.arguments[i].name));
+      }
+    }
+    kernel.access["failure"] = "calls a function";
+    EXPECT_TRUE(CheckAccess(kernel, launch).ok());
+  }
+}
+
+TEST(Bundle, VerifyFindsAKernelThatWritesItsInput) {
+  const TemporaryFolder folder;
+  WriteSampleBundle(folder / "b");
+  std::string manifest = ReadFile(folder / "b/manifest.json");
+  const size_t at = manifest.find("\"access\": null");
+  manifest.replace(
+      at, 14,
+      "\"access\": {\"failure\": null, \"parameters\": [{\"index\": 0, \"read\": true, \"written\": true, "
+      "\"alignment\": 16}]}");
+  std::ofstream(folder / "b/manifest.json") << manifest;
+  EXPECT_THAT(Message(Bundle::Open(folder / "b")->Verify()), HasSubstr("which its launch does not say"));
+}
+
 TEST(Bundle, ATruncatedTarNamesTheByte) {
   const TemporaryFolder folder;
   WriteSampleBundle(folder / "b.tar");

@@ -182,9 +182,9 @@ class RuntimeTest : public ::testing::Test {
   LayerLaunch SomeLaunch(Runtime& runtime, int64_t m) {
     LayerLaunch launch;
     launch.m = m;
-    launch.x = 0x1000;
+    launch.x = 0x10000000;
     launch.ldx = 256;
-    launch.y = 0x2000;
+    launch.y = 0x20000000;
     launch.ldy = 128;
     launch.workspace = *runtime.AllocateWorkspace(m);
     return launch;
@@ -265,6 +265,28 @@ TEST_F(RuntimeTest, NamesTheArgumentThatIsNotAligned) {
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("layer q: argument 'x' at 0x1002 is not aligned to 16 bytes"));
+}
+
+TEST_F(RuntimeTest, YOverXOrTheResidualIsRefused) {
+  const auto runtime = Load("decode");
+  ASSERT_TRUE((*runtime)->UploadWeights().ok());
+  LayerLaunch launch = SomeLaunch(**runtime, 1);
+  launch.x = 0x10000;  // 512 bytes; Y has 256
+  for (const int64_t y : {0x10000, 0x10010, 0x101f0, 0xff10}) {
+    launch.y = y;
+    const absl::Status status = (*runtime)->Launch(0, launch);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << y;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("overlaps X at 0x10000"));
+  }
+  for (const int64_t y : {0xff00, 0x10200}) {
+    launch.y = y;
+    EXPECT_TRUE((*runtime)->Launch(0, launch).ok()) << y;
+  }
+  launch.ldr = 128;
+  launch.residual = launch.y;
+  EXPECT_TRUE((*runtime)->Launch(0, launch).ok());
+  launch.residual = launch.y + 16;
+  EXPECT_THAT(std::string((*runtime)->Launch(0, launch).message()), HasSubstr("overlaps the residual"));
 }
 
 TEST_F(RuntimeTest, TicketsOfAllKernelsEndAtOnePlace) {
@@ -355,9 +377,9 @@ class SimilarTest : public ::testing::Test {
   LayerLaunch SomeLaunch(int64_t m) {
     LayerLaunch launch;
     launch.m = m;
-    launch.x = 0x1000;
+    launch.x = 0x10000000;
     launch.ldx = 256;
-    launch.y = 0x2000;
+    launch.y = 0x20000000;
     launch.ldy = 192;
     launch.weights = 0x3000;
     launch.scales = 0x4000;
