@@ -178,6 +178,7 @@ absl::StatusOr<const Nvrtc*> Nvrtc::LoadOnce() {
     return absl::InternalError("NVRTC does not tell its version");
   }
   nvrtc->toolchain_ = absl::StrCat("nvrtc ", major, ".", minor);
+  nvrtc->has_disk_cache_ = major >= 13;
   std::vector<int> numbers(count);
   if (api->GetSupportedArchs(numbers.data()) != NVRTC_SUCCESS) {
     return absl::InternalError("NVRTC does not tell its architectures");
@@ -213,6 +214,9 @@ absl::StatusOr<NvrtcOutput> Nvrtc::Compile(const KernelSource& source, absl::str
   std::vector<std::string> options = source.options;
   options.push_back(absl::StrCat("--gpu-architecture=", arch));
   options.push_back("--ptxas-options=-v");
+  // NVRTC's own cache in the user's home would answer without the resource report, and past every limit of
+  // ours.
+  if (has_disk_cache_) options.push_back("--no-cache");
   std::vector<const char*> option_pointers;
   option_pointers.reserve(options.size());
   for (const std::string& option : options) option_pointers.push_back(option.c_str());

@@ -60,6 +60,7 @@ class Nvrtc {
   // Constant after Load.
   const Api* api_;
   std::string toolchain_;
+  bool has_disk_cache_ = false;  // from CUDA 13 on
   std::vector<std::string> archs_;
 };
 
