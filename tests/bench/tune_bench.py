@@ -23,7 +23,7 @@ the first kernels, so their start is inside. JSON keys (medians of --repeat runs
   same_cubins            tried, byte-identical kernels made, and the picks differ by ...
   picks_within           ... this factor at most (by the times of the first)
   triton_pool_s          triton_pool.py on as many processes as the host has cores
-  faults_passed          bin/gpu_fault_test: illegal address, endless loop, wrong results, writes past the end
+  faults_passed          bin/gpu_reference_test, its GpuFault cases: illegal address, endless loop, wrong results, writes past the end
 A part that --seconds leaves no time for is left out and listed in skipped.
 """
 
@@ -320,11 +320,11 @@ def triton_pool(args, bin_folder, out):
 
 def faults(args, bin_folder, out):
     """The GPU tests of bad candidates: each costs only itself."""
-    program = bin_folder / "gpu_fault_test"
+    program = bin_folder / "gpu_reference_test"
     if not program.exists():
-        args.skip("faults: no gpu_fault_test in " + str(bin_folder))
+        args.skip("faults: no gpu_reference_test in " + str(bin_folder))
         return
-    done = subprocess.run([program], capture_output=True, text=True, timeout=max(30, args.left()))
+    done = subprocess.run([program, "--gtest_filter=GpuFault*"], capture_output=True, text=True, timeout=max(30, args.left()))
     out["faults_passed"] = done.returncode == 0
     out["faults_cases"] = [line.split("] ")[1].split(" (")[0] for line in done.stdout.split("\n") if "[       OK ]" in line]
     note(f"{'faults_passed':<28} {out['faults_passed']} ({len(out['faults_cases'])} cases)")
