@@ -13,29 +13,29 @@ namespace {
 
 // Physical constants, fitted to timings on an H200 (README.md); every device shares them, rates scale with
 // the device profile.
-constexpr double kLaunchUs = 2.0;          // an empty kernel in a graph, and the first bytes' way
-constexpr double kWaveUs = 1.2;            // per wave of CTAs: pipeline fill, last stage, epilogue
-constexpr double kReductionUs = 1.25;      // workspace: fence, ticket, and the last CTA's first read
-constexpr double kReductionStepUs = 0.06;  // per slice and vector that a thread of the last CTA adds
-constexpr double kClusterUs = 0.8;         // cluster: two barriers; its CTAs share the sum, on the chip
-constexpr double kFillBytesPerClock = 96;  // per SM: a resident activation slice, before the first MMA
-constexpr double kL2BytesPerClock = 16;    // per SM: what all SMs read of L2 at once by cp.async
-constexpr int kBlockInstructions = 16;     // per 16 x 64 block: loads, addresses, the loop
+constexpr double kLaunchUs = 1;             // an empty kernel in a graph, and the first bytes' way
+constexpr double kWaveUs = 1.9;             // per wave of CTAs: pipeline fill, last stage, epilogue
+constexpr double kReductionUs = 1.25;       // workspace: fence, ticket, and the last CTA's first read
+constexpr double kReductionStepUs = 0.07;   // per slice and vector that a thread of the last CTA adds
+constexpr double kClusterUs = 1.25;         // cluster: two barriers; its CTAs share the sum, on the chip
+constexpr double kFillBytesPerClock = 208;  // per SM: a resident activation slice, before the first MMA
+constexpr double kL2BytesPerClock = 25;     // per SM: what all SMs read of L2 at once by cp.async
+constexpr int kBlockInstructions = 16;      // per 16 x 64 block: loads, addresses, the loop
 // Family mma.
-constexpr double kWarpUs = 0.03;        // per warp of a CTA and wave: start, barrier, sum over K groups
-constexpr double kLatencyBytes = 2048;  // in flight per SM that cost as much as the transfer itself
-constexpr double kWarpsToIssue = 8;     // fewer warps on an SM cannot use its issue slots
+constexpr double kWarpUs = 0.024;       // per warp of a CTA and wave: start, barrier, sum over K groups
+constexpr double kLatencyBytes = 3200;  // in flight per SM that cost as much as the transfer itself
+constexpr double kWarpsToIssue = 10;    // fewer warps on an SM cannot use its issue slots
 constexpr double kMmaEfficiency =
-    0.58;  // of mma_tflops, in a loop that also waits for ldmatrix and accumulators
+    0.725;  // of mma_tflops, in a loop that also waits for ldmatrix and accumulators
 constexpr double kIssuePerClock = 4;  // warp instructions per SM
 // Family wgmma. Tensor cores run at wgmma_tflops, beside the dequantization of other batches.
-constexpr double kTensorCopyBytesPerClock = 64;  // per SM: what the copy engine reads of L2
-constexpr double kCopyClocks = 110;              // the producer thread issues one copy in
-constexpr double kRefillClocks = 1070;           // from a slot's release to its next data
+constexpr double kTensorCopyBytesPerClock = 80;  // per SM: what the copy engine reads of L2
+constexpr double kCopyClocks = 88;               // a producer thread issues one copy in
+constexpr double kRefillClocks = 1340;           // from a slot's release to its next data
 constexpr double kBatchClocks =
     3.25;  // per dequantizing instruction: a warpgroup's batch with an SM to itself
-constexpr double kIssueClocks = 2.25;  // and on an SM that has other warpgroups to run meanwhile
-constexpr double kEpilogueUs = 0.175;  // per CTA and vector that a thread sums and stores
+constexpr double kIssueClocks = 2.8;  // and on an SM that has other warpgroups to run meanwhile
+constexpr double kEpilogueUs = 0.13;  // per CTA and vector that a thread sums and stores
 
 // Share of the SMs that clusters of so many CTAs can occupy, one CTA per SM: a cluster stays within a GPC.
 // What the driver says of 132 SMs (cudaOccupancyMaxActiveClusters); seven lies between its neighbours.
@@ -213,7 +213,7 @@ void PredictMma(const KernelConfig& config, const KernelSignature& signature, co
   cost->main_us = std::hypot(cost->memory_us, cost->mma_us + cost->dequant_us);
 }
 
-// A CTA walks its stages at the pace of the slowest of: the producer thread, the way of a slot's bytes, one
+// A CTA walks its stages at the pace of the slowest of: the producer threads, the way of a slot's bytes, one
 // warpgroup's own instructions, and the issue slots and tensor cores that the SM's warpgroups share. They
 // overlap, not perfectly: the cubic norm.
 void PredictWgmma(const KernelConfig& config, const KernelSignature& signature, const Work& work,
@@ -222,10 +222,10 @@ void PredictWgmma(const KernelConfig& config, const KernelSignature& signature, 
   cost->memory_us = MemoryUs(work, kTensorCopyBytesPerClock, device);
 
   const int64_t stages = CeilDiv(work.slice_k / 64, config.blocks_per_stage);
-  // One for the codes, one for each block's activations, one for each other plane.
+  // One thread copies each block's activations, another the codes and each other plane.
   const StageBytes stage = FragmentStage(signature.format, config.blocks_per_stage);
   const int planes = (stage.scales > 0) + (stage.zeros > 0) + (stage.steps > 0);
-  const double produce_clocks = stages * (config.blocks_per_stage + 1 + planes) * kCopyClocks;
+  const double produce_clocks = stages * std::max(config.blocks_per_stage, 1 + planes) * kCopyClocks;
   const double refill_clocks = stages * kRefillClocks / (config.stages - 1);
   // A batch is a warpgroup's 64 x 64 block of weights.
   const double batches =

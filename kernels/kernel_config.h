@@ -24,7 +24,7 @@ inline constexpr int kMaxClusterSplit = 8;  // CTAs of a portable cluster
 // One point of a kernel family's space. A plain value: comparable, printable, parseable.
 // A CTA computes tile_m = 8 * token_tiles rows of X times tile_n rows of W over its slice of K. Family mma:
 // warps own row_tiles tiles of 16 rows, warps_n of them along N; family wgmma: warpgroups own row_tiles tiles
-// of 64 rows, and one more warp copies. warps_k warps (warpgroups) share each tile and split the slice
+// of 64 rows, and two more warps copy. warps_k warps (warpgroups) share each tile and split the slice
 // further, summed in fixed order.
 struct KernelConfig {
   Family family = Family::kMma;
@@ -41,12 +41,12 @@ struct KernelConfig {
   int tile_n() const { return (family == Family::kWgmma ? 64 : 16) * row_tiles * warps_n; }
   // Threads that compute, and so run the epilogue.
   int epilogue_threads() const { return (family == Family::kWgmma ? 128 : 32) * warps_n * warps_k; }
-  // Family wgmma: and the producer warp, a whole warpgroup where registers are moved from it to several
+  // Family wgmma: and the two producer warps, a whole warpgroup where registers are moved from it to several
   // consumers.
   int threads() const {
     if (family == Family::kMma) return epilogue_threads();
     const bool moves_registers = warps_n * warps_k > 1 && row_tiles * tile_m() / 2 >= 96;
-    return epilogue_threads() + (moves_registers ? 128 : 32);
+    return epilogue_threads() + (moves_registers ? 128 : 64);
   }
 
   friend auto operator<=>(const KernelConfig&, const KernelConfig&) = default;

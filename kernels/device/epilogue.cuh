@@ -10,7 +10,8 @@
 //   cluster:          tile over all slices, in slice order, reading the others' sums through distributed shared memory.
 //
 // Workspace: [tickets u32 [M tiles][N tiles], rounded up to 256 B | partials fp32 [M tile][N tile][slice][kTileM][kTileN]].
-// The loops are rolled: unrolled epilogues cost NVRTC more than the main loop does.
+// The loops are rolled: unrolled epilogues cost NVRTC more than the main loop does. Tried on an H200 and no faster (6656x19968, M 64,
+// five slices): four vectors of each slice asked for at a time before they are added.
 
 // Gated: rows of W alternate gate and up, and Y has half as many columns. All of it is in fp32 up to the one cast.
 
@@ -133,87 +134,98 @@ QG_DEVICE int slices_in_cluster() {
 QG_DEVICE void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
-QG_DEVICE Float4 load_remote(u32 address, int rank) {
-  u32 remote;
-  Float4 v;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
-  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "r"(remote)
-               : "memory");
-  return v;
+// Where the CTA `rank` of this cluster has what this one has at `p`, in shared memory (PTX ISA, mapa).
+QG_DEVICE const u8* in_cluster(const void* p, int rank) {
+  u64 peer;
+  asm volatile("mapa.u64 %0, %1, %2;" : "=l"(peer) : "l"(p), "r"(rank));
+  return reinterpret_cast<const u8*>(peer);
 }
+#else
+QG_DEVICE int slices_in_cluster() { return 1; }
+QG_DEVICE void cluster_barrier() {}
+QG_DEVICE const u8* in_cluster(const void* p, int) { return static_cast<const u8*>(p); }
 #endif
 
-// The first kEpilogueThreads threads of the CTA call this; others have left. `rows`: rows of Y in this tile.
+// Of what another CTA has written, in global or distributed shared memory.
+QG_DEVICE Float4 load_partial(const u8* p) {
+  Float4 v;
+  asm volatile("ld.relaxed.gpu.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
+  return v;
+}
+
+// The first kEpilogueThreads threads of the CTA call this; others have left. `rows`: rows of Y in this tile. The three
+// ways to sum meet in one loop that stores: a kernel's code is cold as its operands are, and every 128 bytes of it that
+// a CTA runs through are a trip to memory.
 QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int first_col) {
   const int tid = threadIdx.x, slices = gridDim.z, total = rows * kVectors;
   barrier();
+  auto shared_sum = [&](int m, int v) { return reinterpret_cast<Float4*>(red + m * kRow + v * 4); };
   auto cta_sum = [&](int m, int v) {
-    Float4 s = *reinterpret_cast<const Float4*>(red + m * kRow + v * 4);
+    Float4 s = *shared_sum(m, v);
 #pragma unroll 4
-    for (int w = 1; w < config::kWarpsK; ++w) {
-      add(s, *reinterpret_cast<const Float4*>(red + (w * config::kTileM + m) * kRow + v * 4));
-    }
+    for (int w = 1; w < config::kWarpsK; ++w) add(s, *shared_sum(w * config::kTileM + m, v));
     return s;
   };
-  if (slices == 1) {
-#pragma unroll 1
-    for (int i = tid; i < total; i += config::kEpilogueThreads) {
-      const int m = i / kVectors, v = i % kVectors;
-      store(out, first_row + m, first_col + v * 4, cta_sum(m, v));
+  int first = tid, step = config::kEpilogueThreads;
+  const bool cluster = slices > 1 && slices_in_cluster() > 1;
+  constexpr i64 kTileFloat4s = config::kTileM * kVectors;
+  const u8* partials = nullptr;  // of this tile's slices, or null in a cluster
+  if (slices > 1) {
+    Float4* mine = nullptr;
+    u32* ticket = nullptr;
+    if (!cluster) {
+      const i64 tile = static_cast<i64>(blockIdx.x) * gridDim.y + blockIdx.y;
+      const i64 ticket_bytes = (static_cast<i64>(gridDim.x) * gridDim.y * 4 + 255) & ~255ll;
+      ticket = static_cast<u32*>(out.workspace) + tile;
+      partials = static_cast<const u8*>(out.workspace) + ticket_bytes + tile * slices * kTileFloat4s * 16;
+      mine = reinterpret_cast<Float4*>(const_cast<u8*>(partials)) + blockIdx.z * kTileFloat4s;
     }
-    return;
-  }
-#if __CUDA_ARCH__ >= 900
-  if (slices_in_cluster() > 1) {
-    if constexpr (config::kWarpsK > 1) {
+    if (config::kWarpsK > 1 || !cluster) {
 #pragma unroll 1
       for (int i = tid; i < total; i += config::kEpilogueThreads) {
-        const int m = i / kVectors, v = i % kVectors;
-        *reinterpret_cast<Float4*>(red + m * kRow + v * 4) = cta_sum(m, v);
+        const Float4 s = cta_sum(i / kVectors, i % kVectors);
+        if (cluster) {
+          *shared_sum(i / kVectors, i % kVectors) = s;
+        } else {
+          store_cg(mine + i, s);
+        }
       }
     }
-    cluster_barrier();
-#pragma unroll 1
-    for (int i = blockIdx.z * config::kEpilogueThreads + tid; i < total; i += slices * config::kEpilogueThreads) {
-      const int m = i / kVectors, v = i % kVectors;
-      const u32 address = shared_address(red + m * kRow + v * 4);
-      Float4 s = load_remote(address, 0);
-#pragma unroll 4
-      for (int z = 1; z < slices; ++z) add(s, load_remote(address, z));
-      store(out, first_row + m, first_col + v * 4, s);
+    if (cluster) {
+      cluster_barrier();
+      first += blockIdx.z * config::kEpilogueThreads;
+      step *= slices;
+    } else {
+      __shared__ u32 is_last;
+      __threadfence();
+      barrier();
+      if (tid == 0) {
+        const u32 taken = atomicAdd(ticket, 1u);
+        is_last = taken + 1 == slices;
+        if (is_last) *ticket = 0;
+      }
+      barrier();
+      if (!is_last) return;
+      __threadfence();
     }
-    cluster_barrier();  // nobody leaves while its shared memory is read
-    return;
   }
-#endif
-  __shared__ u32 is_last;
-  constexpr i64 kTileFloat4s = config::kTileM * kVectors;
-  const i64 tile = static_cast<i64>(blockIdx.x) * gridDim.y + blockIdx.y;
-  const i64 ticket_bytes = (static_cast<i64>(gridDim.x) * gridDim.y * 4 + 255) & ~255ll;
-  u32* ticket = static_cast<u32*>(out.workspace) + tile;
-  Float4* partials = reinterpret_cast<Float4*>(static_cast<u8*>(out.workspace) + ticket_bytes) + tile * slices * kTileFloat4s;
-  Float4* mine = partials + blockIdx.z * kTileFloat4s;
 #pragma unroll 1
-  for (int i = tid; i < total; i += config::kEpilogueThreads) store_cg(mine + i, cta_sum(i / kVectors, i % kVectors));
-  __threadfence();
-  barrier();
-  if (tid == 0) {
-    const u32 taken = atomicAdd(ticket, 1u);
-    is_last = taken + 1 == slices;
-    if (is_last) *ticket = 0;
-  }
-  barrier();
-  if (!is_last) return;
-  __threadfence();
-#pragma unroll 1
-  for (int i = tid; i < total; i += config::kEpilogueThreads) {
-    Float4 s = load_cg(partials + i);
+  for (int i = first; i < total; i += step) {
+    const int m = i / kVectors, v = i % kVectors;
+    Float4 s;
+    if (slices == 1) {
+      s = cta_sum(m, v);
+    } else {
+      const auto slice = [&](int z) {
+        return load_partial(cluster ? in_cluster(shared_sum(m, v), z) : partials + (z * kTileFloat4s + i) * 16);
+      };
+      s = slice(0);
 #pragma unroll 4
-    for (int z = 1; z < slices; ++z) add(s, load_cg(partials + z * kTileFloat4s + i));
-    store(out, first_row + i / kVectors, first_col + i % kVectors * 4, s);
+      for (int z = 1; z < slices; ++z) add(s, slice(z));
+    }
+    store(out, first_row + m, first_col + v * 4, s);
   }
+  if (cluster) cluster_barrier();  // nobody leaves while its shared memory is read
 }
 
 }  // namespace epilogue

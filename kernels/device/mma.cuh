@@ -9,13 +9,17 @@
 //                                     A fragments nobody but this lane reads
 //
 // Shared memory
-//   ring   [warp][kStages] { codes [kRowTiles][kBlocks][128 * bits B] | scales [kRowTiles][kGroups][32 B]
-//                            | zeros [kRowTiles][kGroups][16 or 32 B] | steps [kRowTiles][32 or 64 B] } (two levels: 16 B
-//                            of scales); none of the latter three when channel-wise, where they stay in registers
-//   slice path:   activations [rows][slice k * 2 B + 16 B]: the whole slice, loaded once; warps never wait for each other
-//   staged path:  activations [wk][kStages][kTileM][kBlocks * 128 B + 16 B]: one barrier per stage among the warps of a
-//                 K group
-//   (16 B of padding per row make ldmatrix free of bank conflicts: rows start 4 banks apart)
+//   ring   [warp][kStages] { codes [kRowTiles][kBlocks][128 * bits B] }; on the staged path each stage also holds
+//                            { scales [kRowTiles][kGroups][32 B] | zeros [kRowTiles][kGroups][16 or 32 B]
+//                            | steps [kRowTiles][32 or 64 B] } (two levels: 16 B of scales)
+//   slice path:   scales, zeros and steps [tile's row blocks][slice's groups], then activations [rows][slice k * 2 B]: the
+//                 whole slice, loaded once; warps never wait for each other
+//   staged path:  activations [wk][kStages][kTileM][kBlocks * 128 B]: one barrier per stage among the warps of a K group
+//   channel-wise scales stay in registers
+//   (16-byte chunks of activations are swizzled within their 128 bytes, so that ldmatrix is free of bank conflicts. All that
+//   is copied keeps its place within 32 bytes: a copy to a shared address that is 16 bytes off asks the L2 for every sector
+//   twice, which cost 2 to 3 us after a read flush and up to 8 after a memset, where the L2 writes back as it reads. So the
+//   dynamic shared memory is aligned to more than the 16 bytes that its neighbour, a static variable, would leave it at.)
 //   epilogue: red [kWarpsK][kTileM][kTileN + 4] fp32 over all of it
 //
 // Slices are whole units of max(64, group) k, two levels: of 256. The host divides: slice z has units_quotient + (z < units_remainder)
@@ -53,16 +57,19 @@ constexpr int kGroupsPerBlock = kChannelWise ? 1 : max_of(1, 64 / kGroupSize);
 constexpr int kBlocksPerUnit = kTwoLevel ? 4 : kChannelWise ? 1 : max_of(1, kGroupSize / 64);
 constexpr int kRowCodeBytes = kBlocks * dequant::kBlockBytes;
 constexpr int kCodeBytes = kRowTiles * kRowCodeBytes;
-constexpr int kRowScaleBytes = kGroups * scales::kScaleBytes;
-constexpr int kRowZeroBytes = kGroups * scales::kZeroBytes;
-constexpr int kRowStepBytes = kChannelWise ? 0 : scales::kStepBytes;
+constexpr bool kStagedPlanes = !kSliceActivations && !kChannelWise;
+constexpr int kRowScaleBytes = kStagedPlanes ? kGroups * scales::kScaleBytes : 0;
+constexpr int kRowZeroBytes = kStagedPlanes ? kGroups * scales::kZeroBytes : 0;
+constexpr int kRowStepBytes = kStagedPlanes ? scales::kStepBytes : 0;
 constexpr int kZeroOffset = kCodeBytes + kRowTiles * kRowScaleBytes;
 constexpr int kStepOffset = kZeroOffset + kRowTiles * kRowZeroBytes;
-constexpr int kSlotBytes = kStepOffset + kRowTiles * kRowStepBytes;
+constexpr int kSlotBytes = (kStepOffset + kRowTiles * kRowStepBytes + 31) / 32 * 32;
+// Whether a lane reads codes that other lanes of its warp copied; with 4 and 8 bits it copied its own.
+constexpr bool kLanesShare = kBits == 5 || kBits == 6;
 constexpr int kWarps = kWarpsN * kWarpsK;
-constexpr int kRingBytes = kWarps * kStages * kSlotBytes;
+constexpr int kRingBytes = (kWarps * kStages * kSlotBytes + 127) / 128 * 128;
 constexpr int kGroupThreads = 32 * kWarpsN;  // threads of a K group
-constexpr int kStageRowBytes = kBlocks * 128 + 16;
+constexpr int kStageRowBytes = kBlocks * 128;
 constexpr int kStageActivationBytes = kTileM * kStageRowBytes;
 
 using scales::Scale;
@@ -112,56 +119,75 @@ struct Plane {
 
 // Where this lane copies the planes of its warp's rows from.
 struct Sources {
-  const u8* codes[kRowTiles];
+  const u8* codes[kRowTiles];  // of the next stage
+  int bytes;                   // of a row block's codes, left in the slice from there on
   Plane<scales::kScaleBytes, kGroups> scales;
   Plane<scales::kZeroBytes, kGroups> zeros;
-  Plane<kRowStepBytes, 1> steps;
+  Plane<scales::kStepBytes, 1> steps;
 };
 
-QG_DEVICE void copy_weights(const Warp& warp, const Sources& sources, int s, int slot) {
-  const int block = warp.block_of(s);
-  const u32 base = warp.ring + slot * kSlotBytes;
-  const int bytes = (warp.end_block - block) * dequant::kBlockBytes;  // of a row block, left in the slice
+// The next stage, `s`, into `slot_address`.
+QG_DEVICE void copy_weights(const Warp& warp, Sources& sources, int s, u32 slot_address) {
 #pragma unroll
   for (int c = 0; c < kRowCodeBytes; c += 512) {
-    if (c + warp.lane * 16 < min_of(bytes, kRowCodeBytes)) {
+    if (c + warp.lane * 16 < min_of(sources.bytes, kRowCodeBytes)) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
-        copy_async16(base + r * kRowCodeBytes + c + warp.lane * 16,
-                     sources.codes[r] + static_cast<i64>(block) * dequant::kBlockBytes + c);
+        copy_async16(slot_address + r * kRowCodeBytes + c + warp.lane * 16, sources.codes[r] + c);
       }
     }
   }
-  if constexpr (!kChannelWise) {
+#pragma unroll
+  for (int r = 0; r < kRowTiles; ++r) sources.codes[r] += kWarpsK * kRowCodeBytes;
+  sources.bytes -= kWarpsK * kRowCodeBytes;
+  if constexpr (kStagedPlanes) {
+    const int block = warp.block_of(s);
     const int group = block * 64 / kGroupSize;
-    sources.scales.copy(base + kCodeBytes, group, warp.lane);
-    sources.zeros.copy(base + kZeroOffset, group, warp.lane);
-    sources.steps.copy(base + kStepOffset, block / 4, warp.lane);
+    sources.scales.copy(slot_address + kCodeBytes, group, warp.lane);
+    sources.zeros.copy(slot_address + kZeroOffset, group, warp.lane);
+    sources.steps.copy(slot_address + kStepOffset, block / 4, warp.lane);
   }
 }
 
-// Rows [0, rows) of this tile, k in [first_k, first_k + 8 * chunks); zeros beyond K.
+// The slice path's scales, zeros and steps: bytes of a row block in each plane, and where the planes begin.
+struct SlicePlanes {
+  int scale_bytes, zero_bytes, step_bytes;
+  u32 scales, zeros, steps;
+};
+
+// Activations: 16-byte chunk c of row r stands at c ^ (r % 8) of its 128 bytes.
+QG_DEVICE u32 swizzled(u32 row_address, int byte, int row) { return row_address + (byte ^ ((row & 7) << 4)); }
+
+// All threads copy rows of `bytes`, a multiple of 16, to shared memory; activations swizzled, with zeros from `end` on. Rolled:
+// before the first copy is under way every instruction is on the kernel's critical path, and cold.
+template <bool kActivations>
+QG_DEVICE void copy_rows(u32 dst, const u8* src, i64 src_pitch, int rows, int bytes, int end, int tid) {
+#pragma unroll 1
+  for (int r = 0; r < rows; ++r) {
+#pragma unroll 1
+    for (int c = tid * 16; c < bytes; c += kThreads * 16) {
+      if constexpr (kActivations) {
+        copy_async16_or_zero(swizzled(dst, c, r), src + min_of(c, end - 16), c < end);
+      } else {
+        copy_async16(dst + c, src + c);
+      }
+    }
+    dst += bytes;
+    src += src_pitch;
+  }
+}
+
+// Staged path: rows [0, rows) of this tile, k in [first_k, first_k + 8 * chunks); zeros beyond K.
 template <int kThreadCount>
 QG_DEVICE void copy_activations(const Problem& p, u32 dst, int row_bytes, int rows, i64 first_row, int first_k, int chunks,
                                 int thread) {
   const u8* x = p.x + first_row * p.ldx * 2;
-  if (rows < 4) {
-#pragma unroll 1
-    for (int m = 0; m < rows; ++m) {
-#pragma unroll 2
-      for (int c = thread; c < chunks; c += kThreadCount) {
-        const bool inside = first_k + c * 8 < p.k;
-        copy_async16_or_zero(dst + m * row_bytes + c * 16, x + (m * p.ldx + (inside ? first_k + c * 8 : 0)) * 2, inside);
-      }
-    }
-    return;
-  }
 #pragma unroll 1
   for (int m = thread / 8; m < rows; m += kThreadCount / 8) {
 #pragma unroll 2
     for (int c = thread % 8; c < chunks; c += 8) {
       const bool inside = first_k + c * 8 < p.k;
-      copy_async16_or_zero(dst + m * row_bytes + c * 16, x + (m * p.ldx + (inside ? first_k + c * 8 : 0)) * 2, inside);
+      copy_async16_or_zero(swizzled(dst + m * row_bytes, c * 16, m), x + (m * p.ldx + (inside ? first_k + c * 8 : 0)) * 2, inside);
     }
   }
 }
@@ -180,7 +206,7 @@ QG_DEVICE void block_post(float (&acc)[kRowTiles][kTokenTiles][4], const dequant
   for (int t = 0; t < kTokenTiles; ++t) {
     u32 b[2][4];
     load_matrix_x4(b[0], row_address[t] + offset);
-    load_matrix_x4(b[1], row_address[t] + offset + 64);
+    load_matrix_x4(b[1], (row_address[t] + offset) ^ 64);
     constexpr int kSteps = 4 / kGroupsPerBlock;  // k16 steps of a group within the block
     float sums[kGroupsPerBlock][4];              // of the activations; the same for all rows
     if constexpr (kFloatZeros) {
@@ -234,9 +260,9 @@ QG_DEVICE void block_pre(float (&acc)[kRowTiles][kTokenTiles][4], const dequant:
     for (int t = 0; t < kTokenTiles; t += 2) {
       u32 b[4];
       if (t + 1 < kTokenTiles) {
-        load_matrix_x4(b, row_address[t] + offset + w * 32);
+        load_matrix_x4(b, (row_address[t] + offset) ^ (w * 32));
       } else {
-        load_matrix_x2(b[0], b[1], row_address[t] + offset + w * 32);
+        load_matrix_x2(b[0], b[1], (row_address[t] + offset) ^ (w * 32));
       }
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
@@ -259,7 +285,8 @@ QG_DEVICE void token_addresses(u32 (&row_address)[kTokenTiles], const Warp& warp
       row = (t + (warp.lane >> 4)) * 8 + (warp.lane & 7);
       chunk = (warp.lane >> 3) & 1;
     }
-    row_address[t] = warp.activations + min_of(row, warp.rows - 1) * warp.row_bytes + chunk * 16;
+    row = min_of(row, warp.rows - 1);
+    row_address[t] = warp.activations + row * warp.row_bytes + (chunk ^ (row & 7)) * 16;
   }
 }
 
@@ -272,7 +299,7 @@ QG_DEVICE void group_barrier(int wk) {
 }
 
 QG_DEVICE void run(const Problem& p, const Output& out) {
-  extern __shared__ __align__(16) u8 shared[];
+  extern __shared__ __align__(128) u8 shared[];
   const int tid = threadIdx.x;
   const int blocks_k = (p.k + 63) / 64;
   const int last_row_block = (p.n + 63) / 64 * 4 - 1;
@@ -298,10 +325,12 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
 #pragma unroll
   for (int r = 0; r < kRowTiles; ++r) {
     sources.codes[r] = p.weights +
-                       static_cast<i64>(min_of(first_row_block + r, last_row_block)) * blocks_k * dequant::kBlockBytes +
+                       (static_cast<i64>(min_of(first_row_block + r, last_row_block)) * blocks_k + warp.block_of(0)) *
+                           dequant::kBlockBytes +
                        warp.lane * 16;
   }
-  if constexpr (!kChannelWise) {
+  sources.bytes = (warp.end_block - warp.block_of(0)) * dequant::kBlockBytes;
+  if constexpr (kStagedPlanes) {
     const int groups = (blocks_k * 64 + kGroupSize - 1) / kGroupSize;
     sources.scales.set(p.scales, groups, first_row_block, last_row_block, warp.lane);
     sources.zeros.set(p.zeros, groups, first_row_block, last_row_block, warp.lane);
@@ -318,8 +347,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
   }
 
   if constexpr (kSliceActivations) {
-    warp.row_bytes = (warp.end_block - warp.first_block) * 128 + 16;
-    warp.activations = shared_address(shared) + kRingBytes;
+    warp.row_bytes = (warp.end_block - warp.first_block) * 128;
   } else {
     warp.row_bytes = kStageRowBytes;
     warp.activations = shared_address(shared) + kRingBytes + warp.wk * (kStages * kStageActivationBytes);
@@ -327,16 +355,45 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
 
   auto copy_stage = [&](int s, int slot) {
     if (s < warp.stages) {
-      copy_weights(warp, sources, s, slot);
+      copy_weights(warp, sources, s, warp.ring + slot * kSlotBytes);
       if constexpr (!kSliceActivations) {
         copy_activations<kGroupThreads>(p, warp.activations + slot * kStageActivationBytes, warp.row_bytes, warp.rows, first_row,
                                         warp.block_of(s) * 64, kBlocks * 8, tid % kGroupThreads);
       }
     }
   };
+  SlicePlanes planes = {};
   if constexpr (kSliceActivations) {
-    copy_activations<kThreads>(p, warp.activations, warp.row_bytes, warp.rows, first_row, warp.first_block * 64,
-                               (warp.end_block - warp.first_block) * 8, tid);
+    const int first_k = warp.first_block * 64;
+    u32 free = shared_address(shared) + kRingBytes;
+    if constexpr (!kChannelWise) {
+      const int groups = (blocks_k * 64 + kGroupSize - 1) / kGroupSize;  // of a row block
+      const int first = first_k / kGroupSize;
+      const int count = (warp.end_block * 64 + kGroupSize - 1) / kGroupSize - first;
+      const int tile_block = blockIdx.y * (kTileN / 16);
+      const int row_blocks = min_of(kTileN / 16, last_row_block + 1 - tile_block);
+      const auto copy_plane = [&](u32& dst, int& slice, const u8* plane, int pitch, int begin, int bytes) {
+        dst = free;
+        slice = bytes;
+        free += kTileN / 16 * bytes;
+        copy_rows<false>(dst, plane + static_cast<i64>(tile_block) * pitch + begin, pitch, row_blocks, bytes, bytes, tid);
+      };
+      copy_plane(planes.scales, planes.scale_bytes, p.scales, groups * scales::kScaleBytes, first * scales::kScaleBytes,
+                 count * scales::kScaleBytes);
+      if constexpr (scales::kZeroBytes > 0) {
+        copy_plane(planes.zeros, planes.zero_bytes, p.zeros, groups * scales::kZeroBytes, first * scales::kZeroBytes,
+                   count * scales::kZeroBytes);
+      }
+      if constexpr (kTwoLevel) {
+        copy_plane(planes.steps, planes.step_bytes, p.steps, (blocks_k + 3) / 4 * scales::kStepBytes,
+                   warp.first_block / 4 * scales::kStepBytes,
+                   ((warp.end_block + 3) / 4 - warp.first_block / 4) * scales::kStepBytes);
+      }
+      free = (free + 127) & ~127u;
+    }
+    warp.activations = free;
+    copy_rows<true>(warp.activations, p.x + (first_row * p.ldx + first_k) * 2, p.ldx * 2, warp.rows, warp.row_bytes,
+                    (p.k - first_k) * 2, tid);
     copy_commit();
   }
 #pragma unroll 1
@@ -345,7 +402,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
     copy_commit();
   }
   if constexpr (kSliceActivations) {
-    copy_wait<kStages - 1>();  // the activations are there
+    copy_wait<kStages - 1>();  // the activations and the scales are there
     __syncthreads();
   }
 
@@ -360,7 +417,8 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
   }
   u32 row_address[kTokenTiles];
   token_addresses(row_address, warp);
-  const u8* ring = shared + (warp.ring - shared_address(shared));
+  const u32 base = shared_address(shared);
+  const u8* ring = shared + (warp.ring - base);
 
   int slot = 0;
 #pragma unroll 1
@@ -370,7 +428,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
       copy_stage(s + kStages - 1, free_slot);
       copy_commit();  // an empty group keeps the count of pending groups right
       copy_wait<kStages - 1>();
-      __syncwarp();
+      if constexpr (kLanesShare) __syncwarp();
     } else {
       copy_wait<kStages - 2>();
       if constexpr (kWarpsK == 1) {
@@ -395,6 +453,13 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
           for (int g = 0; g < kGroupsPerBlock; ++g) {
             if constexpr (kChannelWise) {
               scale[r][g] = row_scale[r];
+            } else if constexpr (kSliceActivations) {
+              const int k = (block + j - warp.first_block) * 64;  // from the slice's start, a multiple of the group there
+              const int row_block = warp.wn * kRowTiles + r;
+              scale[r][g] = scales::read(shared + (planes.scales - base) + row_block * planes.scale_bytes,
+                                         shared + (planes.zeros - base) + row_block * planes.zero_bytes,
+                                         shared + (planes.steps - base) + row_block * planes.step_bytes + k / 256 * scales::kStepBytes,
+                                         k / kGroupSize + g, warp.lane / 4);
             } else {
               const int group = kGroupSize >= 64 ? j * 64 / kGroupSize : j * kGroupsPerBlock + g;
               scale[r][g] = scales::read(stage + kCodeBytes + r * kRowScaleBytes, stage + kZeroOffset + r * kRowZeroBytes,
@@ -410,7 +475,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
         }
       }
     }
-    if constexpr (kSliceActivations) __syncwarp();  // this slot is overwritten next; scales were read across lanes
+    if constexpr (kSliceActivations && kLanesShare) __syncwarp();  // this slot is overwritten next
     slot = slot + 1 == kStages ? 0 : slot + 1;
   }
   copy_wait<0>();

@@ -5,7 +5,7 @@
 //   grid (M tiles, N tiles, S)             CTA: kTileM rows of X  x  kTileN = 64 * kRowTiles * kGroupsN rows of W  x  a slice
 //   kGroupsN x kGroupsK consumer warpgroups, K groups take the stages in turn; warp w of a warpgroup owns rows
 //                                          16 w .. 16 w + 15 of each 64-row tile: one fragment block, as in family mma
-//   one producer thread                    all copies by the tensor copy engine (activations with a 128-byte swizzle, the
+//   two producer threads, a warp each      all copies by the tensor copy engine (activations with a 128-byte swizzle, the
 //                                          packed planes as matrices of words, a row per 16 rows of N); a ring of stages
 //                                          with full and empty barriers, no CTA barrier inside the loop
 //
@@ -32,6 +32,11 @@
 // activations into both by multicast: won none of 20 cells (four shapes, M 128 to 2048), so reading X from L2 is not what
 // bounds large M. What does is the last wave: token tiles of fixed sizes lost 8 to 17 % to tiles that divide M in equal parts.
 // prefetch.tensormap by the producer before the barriers are made, these made by a thread each: 0.3 us slower at M = 8 to 64.
+//
+// The same, int4 g128 bf16, M = 64 on 8448x6656 and 6656x19968 (18.2 and 39.9 us after a memset): weights in panels of 64 rows, one bulk copy
+// without a tensor map each (18.5, 40.1); every k16 step's wgmma issued as soon as that step is dequantized (18.5, no better);
+// four K groups instead of two (20.7); tensor maps that promote L2 reads to 256 bytes (within noise). What did pay is the second
+// producer thread (19.8 to 18.1). Left out one at a time: activations 0.1 us, epilogue 0.9, dequantization 1.6, wgmma 2.2; copies alone take 13.7.
 //
 // Sources: PTX ISA, asynchronous warpgroup MMA, matrix descriptors and cp.async.bulk.tensor; swapped operands as in Machete.
 
@@ -73,13 +78,13 @@ constexpr int kScaleOffset = kCodeOffset + align128(kRowBlocks * kRowCodeBytes);
 constexpr int kZeroOffset = kScaleOffset + align128(kRowBlocks * kRowScaleBytes);
 constexpr int kStepOffset = kZeroOffset + align128(kRowBlocks * kRowZeroBytes);
 constexpr int kSlotBytes = (kStepOffset + align128(kRowBlocks * kRowStepBytes) + 1023) / 1024 * 1024;
-constexpr int kStageBytes = kActivationBytes + kRowBlocks * (kRowCodeBytes + kRowScaleBytes + kRowZeroBytes + kRowStepBytes);
+constexpr int kWeightBytes = kRowBlocks * (kRowCodeBytes + kRowScaleBytes + kRowZeroBytes + kRowStepBytes);
 // `post`: blocks of a stage that share a scale.
 constexpr bool kScaleParts = kPostScale && !scales::kDeferred;
 constexpr int kPartBlocks = min_of(kBlocks, kBlocksPerUnit);
 static_assert(!kScaleParts || (kGroupsPerBlock == 1 && !kFloatZeros), "");
 constexpr int kConsumers = config::kEpilogueThreads;
-// Large tiles take registers from the producer's warpgroup, three of whose warps do nothing.
+// Large tiles take registers from the producer's warpgroup, two of whose warps do nothing.
 constexpr bool kMoveRegisters = kThreads - kConsumers == 128;
 constexpr int kProducerRegisters = kConsumers == 256 ? 24 : 32;
 constexpr int kConsumerRegisters = kConsumers == 256 ? 240 : 160;
@@ -120,8 +125,10 @@ struct Slice {
   int first_block, end_block, stages;
 };
 
-// One thread fills stage after stage as the consumers free them. A copy instruction costs it about 100 clocks, whatever
-// its size: one per plane and stage (a copy per 16-row block was limited by this thread alone).
+// One thread fills its planes of stage after stage as the consumers free them. A copy instruction costs it about 100
+// clocks, whatever its size: one per plane and stage (a copy per 16-row block was limited by this thread alone), and one
+// thread for the activations beside that of the weights.
+template <bool kActivations>
 QG_DEVICE void produce(const Problem& p, const Slice& slice, u32 ring, u32 full, u32 empty) {
   const int blocks_k = (p.k + 63) / 64;
   const int first_row = blockIdx.x * kTileM, first_row_block = blockIdx.y * kRowBlocks;
@@ -132,21 +139,25 @@ QG_DEVICE void produce(const Problem& p, const Slice& slice, u32 ring, u32 full,
     if (s >= kStages) barrier_wait(empty + slot * 8, parity);
     const u32 base = ring + slot * kSlotBytes, barrier = full + slot * 8;
     const int block = slice.first_block + s * kBlocks;
-    barrier_expect(barrier, kStageBytes);
-    tensor_copy(base + kCodeOffset, p.weights, block * (dequant::kBlockBytes / 8), first_row_block, barrier);
+    if constexpr (kActivations) {
+      barrier_expect(barrier, kActivationBytes);
 #pragma unroll
-    for (int j = 0; j < kBlocks; ++j) {
-      const int k = block + j < slice.end_block ? (block + j) * 64 : blocks_k * 64;  // beyond K: zeros
-      tensor_copy(base + j * kTileM * 128, p.x, k, first_row, barrier);
-    }
-    if constexpr (!kChannelWise) {
-      const int group = block * 64 / kGroupSize;
-      tensor_copy(base + kScaleOffset, p.scales, group * (scales::kScaleBytes / 8), first_row_block, barrier);
-      if constexpr (kRowZeroBytes > 0) {
-        tensor_copy(base + kZeroOffset, p.zeros, group * (scales::kZeroBytes / 8), first_row_block, barrier);
+      for (int j = 0; j < kBlocks; ++j) {
+        const int k = block + j < slice.end_block ? (block + j) * 64 : blocks_k * 64;  // beyond K: zeros
+        tensor_copy(base + j * kTileM * 128, p.x, k, first_row, barrier);
       }
-      if constexpr (kRowStepBytes > 0) {
-        tensor_copy(base + kStepOffset, p.steps, block / 4 * (kRowStepBytes / 8), first_row_block, barrier);
+    } else {
+      barrier_expect(barrier, kWeightBytes);
+      tensor_copy(base + kCodeOffset, p.weights, block * (dequant::kBlockBytes / 8), first_row_block, barrier);
+      if constexpr (!kChannelWise) {
+        const int group = block * 64 / kGroupSize;
+        tensor_copy(base + kScaleOffset, p.scales, group * (scales::kScaleBytes / 8), first_row_block, barrier);
+        if constexpr (kRowZeroBytes > 0) {
+          tensor_copy(base + kZeroOffset, p.zeros, group * (scales::kZeroBytes / 8), first_row_block, barrier);
+        }
+        if constexpr (kRowStepBytes > 0) {
+          tensor_copy(base + kStepOffset, p.steps, block / 4 * (kRowStepBytes / 8), first_row_block, barrier);
+        }
       }
     }
     if (++slot == kStages) {
@@ -201,7 +212,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
   if (tid == 0) {
 #pragma unroll 1
     for (int s = 0; s < kStages; ++s) {
-      barrier_init(full + s * 8, 1);
+      barrier_init(full + s * 8, 2);  // the producers
       barrier_init(empty + s * 8, 4 * kGroupsN);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -220,7 +231,8 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
 
   if (warp >= kConsumers / 32) {
     if constexpr (kMoveRegisters) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
-    if (tid == kConsumers) produce(p, slice, ring, full, empty);
+    if (tid == kConsumers) produce<false>(p, slice, ring, full, empty);
+    if (tid == kConsumers + 32) produce<true>(p, slice, ring, full, empty);
   } else {
     if constexpr (kMoveRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
     const int group_n = (warp >> 2) % kGroupsN, group_k = (warp >> 2) / kGroupsN;

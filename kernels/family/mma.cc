@@ -40,6 +40,8 @@ void Add(std::vector<KernelConfig>& out, int token_tiles, Geometry g, int stages
   if (FitsRegisters(c)) out.push_back(c);
 }
 
+constexpr int kAlignment = 128;  // of what follows the planes in shared memory
+
 // Up to 16 tokens the weights' stream is everything: many warps, private rings, activations resident.
 void AddDecode(std::vector<KernelConfig>& out, int token_tiles) {
   for (const Geometry g : {Geometry{1, 1, 8},
@@ -158,17 +160,19 @@ class Mma final : public KernelFamily {
 
   int64_t DynamicSmemBytes(const KernelConfig& config, const KernelSignature& signature, int64_t slice_units,
                            int rows) const override {
-    const int64_t ring = int64_t{config.stages} * StageBytes(config, signature.format);
-    const int64_t activations = config.activations == ActivationPath::kSlice
-                                    ? rows * (slice_units * UnitK(signature.format) * 2 + 16)
-                                    : int64_t{config.warps_k} * config.stages * config.tile_m() *
-                                          (config.blocks_per_stage * 128 + 16);
+    const int64_t ring = int64_t{config.stages} * RingStageBytes(config, signature.format);
+    const StageBytes unit = FragmentStage(signature.format, UnitK(signature.format) / 64);
+    const int64_t activations =
+        config.activations == ActivationPath::kSlice
+            ? rows * (slice_units * UnitK(signature.format) * 2) +
+                  config.tile_n() / 16 * slice_units * (unit.all() - unit.codes) + kAlignment
+            : int64_t{config.warps_k} * config.stages * config.tile_m() * (config.blocks_per_stage * 128);
     const int64_t epilogue = int64_t{config.warps_k} * config.tile_m() * (config.tile_n() + 4) * 4;
-    return (std::max(ring + activations, epilogue) + 127) / 128 * 128;
+    return (std::max((ring + 127) / 128 * 128 + activations, epilogue) + 127) / 128 * 128;
   }
 
   int BytesInFlight(const KernelConfig& config, const KernelSignature& signature) const override {
-    return (config.stages - 1) * StageBytes(config, signature.format);
+    return (config.stages - 1) * RingStageBytes(config, signature.format);
   }
 
   std::vector<KernelArgument> Arguments(const KernelConfig& config, const Problem& problem, int64_t units,
@@ -193,9 +197,12 @@ class Mma final : public KernelFamily {
   }
 
  private:
-  static int StageBytes(const KernelConfig& config, const WeightFormat& format) {
-    return config.warps_n * config.warps_k * config.row_tiles *
-           FragmentStage(format, config.blocks_per_stage).all();
+  // Of all warps. The slice path's stages hold codes alone.
+  static int RingStageBytes(const KernelConfig& config, const WeightFormat& format) {
+    const StageBytes stage = FragmentStage(format, config.blocks_per_stage);
+    const int warp =
+        config.row_tiles * (config.activations == ActivationPath::kSlice ? stage.codes : stage.all());
+    return config.warps_n * config.warps_k * ((warp + 31) / 32 * 32);
   }
 };
 

@@ -98,14 +98,19 @@ class Wgmma final : public KernelFamily {
           if (tokens <= 2 && stages == 3) continue;
           if (tokens == 1 && stages == 6) continue;
           if (tokens <= 4 && g.row_tiles * g.groups_n == 4) continue;
-          Add(out, tokens, g, stages, ScaleMode::kPre);
-          if (parts && tokens <= 4 && stages > 4) Add(out, tokens, g, stages, ScaleMode::kPost);
+          Add(out, tokens, g, stages, 2, ScaleMode::kPre);
+          if (parts && tokens <= 4 && stages > 4) Add(out, tokens, g, stages, 2, ScaleMode::kPost);
         }
+        // Twice as wide stages halve the copies per byte; with more tokens they never won. A box has at most
+        // 256 words.
+        if (signature.format.bits > 4 || tokens > 4 || g.row_tiles * g.groups_n > 2) continue;
+        for (const int stages : {3, 4, 6})
+          Add(out, tokens, g, stages, 4, parts ? ScaleMode::kPost : ScaleMode::kPre);
       }
     } else {
       for (const int tiles : TokenTiles(tokens)) {
         for (const Geometry g : {Geometry{1, 1, 1}, {1, 2, 1}, {1, 3, 1}, {2, 1, 1}, {2, 2, 1}}) {
-          for (const int stages : {3, 4, 6}) Add(out, tiles, g, stages, ScaleMode::kPre);
+          for (const int stages : {3, 4, 6}) Add(out, tiles, g, stages, 2, ScaleMode::kPre);
         }
       }
     }
@@ -165,7 +170,8 @@ class Wgmma final : public KernelFamily {
   }
 
  private:
-  static void Add(std::vector<KernelConfig>& out, int token_tiles, Geometry g, int stages, ScaleMode scale) {
+  static void Add(std::vector<KernelConfig>& out, int token_tiles, Geometry g, int stages, int blocks,
+                  ScaleMode scale) {
     KernelConfig c;
     c.family = Family::kWgmma;
     c.token_tiles = token_tiles;
@@ -173,8 +179,8 @@ class Wgmma final : public KernelFamily {
     c.warps_n = g.groups_n;
     c.warps_k = g.groups_k;
     c.stages = stages;
-    // Two blocks, so that the batch in flight over the loop's end and the next one use different registers.
-    c.blocks_per_stage = 2;
+    // Even, so that the batch in flight over the loop's end and the next one use different registers.
+    c.blocks_per_stage = blocks;
     c.activations = ActivationPath::kStaged;
     c.scale = scale;
     // K groups take stages in turn: parities would alias unless every group sees the same slots again.
