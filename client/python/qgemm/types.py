@@ -283,10 +283,22 @@ class KernelInfo:
     layout_id: str
     compile_ms: float
     created_unix_ms: int
+    # What its PTX reads and writes: {"failure": None or why it is not known, "parameters": [{"index", "read", "written",
+    # "alignment"}]}; None where the daemon did not say.
+    access: Optional[dict] = dataclasses.field(default=None, repr=False, compare=False)
 
     @classmethod
     def from_proto(cls, message):
-        return cls(*(getattr(message, field.name) for field in dataclasses.fields(cls)))
+        names = [field.name for field in dataclasses.fields(cls) if field.name != "access"]
+        return cls(*(getattr(message, name) for name in names), access=_access_from_proto(message))
+
+
+def _access_from_proto(message):
+    if not message.HasField("access"):
+        return None
+    columns = ("index", "read", "written", "alignment")
+    rows = [{column: getattr(row, column) for column in columns} for row in message.access.parameters]
+    return {"failure": message.access.failure or None, "parameters": rows}
 
 
 @dataclasses.dataclass(frozen=True)

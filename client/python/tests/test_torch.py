@@ -268,6 +268,12 @@ def test_methods_have_the_same_weights_once_with_and_without_skipping(daemon, tm
     for name in ("a", "c.tar"):
         opened = Bundle.open(tmp_path / name).verify()
         assert sorted(opened.methods) == sorted(methods)
+        # Every kernel says what it writes: Y and the workspace alone.
+        for layer in opened.method("any").layers:
+            for pick in layer.picks:
+                arguments = pick.launch.arguments
+                written = {arguments[row["index"]].name for row in pick.kernel.access["parameters"] if row["written"]}
+                assert pick.kernel.access["failure"] is None and "y" in written <= {"y", "workspace"}
         static = opened.method("m16")
         assert static.static_m == 16 and [[pick.m_bucket for pick in layer.picks] for layer in static.layers] == [[16]] * 2
         assert [pick.m_bucket for pick in opened.method("any").layers[1].picks] == list(qgemm.LADDER)
