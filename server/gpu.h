@@ -53,7 +53,7 @@ class Gpu {
       const std::vector<GpuCandidate>& candidates, absl::Duration time_budget, double tie_band) = 0;
   // Asked, until it is replaced, while a later call waits for the GPU: true = nobody wants that call's answer
   // any more. The call may then answer Cancelled, and what it ran is ended, be it hung; null: never.
-  virtual void SetWithdrawn(std::function<bool()> /*withdrawn*/) {}
+  virtual void SetWithdrawn(const std::function<bool()>& /*withdrawn*/) {}
   // GPU-process seconds spent since the start, for statistics.
   virtual double busy_seconds() const = 0;
 };

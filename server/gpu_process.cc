@@ -100,6 +100,7 @@ absl::Status GpuProcess::Start() {
   info_.memory_free_bytes = hello.memory_free_bytes();
   info_.max_dynamic_smem_bytes = hello.max_dynamic_smem_bytes();
   spdlog::info("qgemm-time {} holds {} ({})", child_->pid(), info_.device.product_name(), info_.uuid);
+  if (on_start_ != nullptr) on_start_(info_);
   return absl::OkStatus();
 }
 
@@ -124,7 +125,7 @@ absl::Status GpuProcess::Receive(RunnerReply* reply, TimePoint deadline) {
   std::optional<TimePoint> withdrawn_at;
   while (true) {
     const TimePoint next = std::min(deadline, RealClock().Now() + kWithdrawnPoll);
-    const absl::Status status = channel_->Read(reply, next);
+    absl::Status status = channel_->Read(reply, next);
     if (!absl::IsDeadlineExceeded(status) || next == deadline) return status;
     if (!withdrawn_()) continue;
     const TimePoint now = RealClock().Now();

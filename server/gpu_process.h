@@ -61,8 +61,12 @@ class GpuProcess : public Gpu {
   absl::StatusOr<std::vector<internal::Timing>> Finals(const std::vector<GpuCandidate>& candidates,
                                                        absl::Duration time_budget, double tie_band) override;
   // A call that is withdrawn for longer than the grace answers Cancelled, and the process is killed.
-  void SetWithdrawn(std::function<bool()> withdrawn) override { withdrawn_ = std::move(withdrawn); }
+  void SetWithdrawn(const std::function<bool()>& withdrawn) override { withdrawn_ = withdrawn; }
   double busy_seconds() const override { return static_cast<double>(busy_microseconds_) * 1e-6; }
+
+  // Called after each start of a child with what it says of the GPU, on the thread of the call that started
+  // it. To be set before that.
+  void OnStart(std::function<void(const GpuInfo&)> on_start) { on_start_ = std::move(on_start); }
 
   // The child's process id; 0 when none runs.
   int pid() const;
@@ -113,6 +117,7 @@ class GpuProcess : public Gpu {
   std::string support_cubin_;
   std::optional<Prepared> prepared_;
   std::function<bool()> withdrawn_;
+  std::function<void(const GpuInfo&)> on_start_;
   uint64_t next_id_ = 1;
   int starts_ = 0;
   absl::Status start_error_;  // of the last start

@@ -41,7 +41,7 @@ class GpuSharer::User : public Gpu {
   }
 
   // The user's own, like its calls: handed on with its turn.
-  void SetWithdrawn(std::function<bool()> withdrawn) override { withdrawn_ = std::move(withdrawn); }
+  void SetWithdrawn(const std::function<bool()>& withdrawn) override { withdrawn_ = withdrawn; }
 
   absl::Status Prepare(const Problem& problem, int64_t m) override {
     Turn turn(sharer_);

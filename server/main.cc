@@ -21,6 +21,7 @@
 #include "server/config.h"
 #include "server/cpu_budget.h"
 #include "server/daemon.h"
+#include "server/driver_watch.h"
 #include "server/fallback_compiler.h"
 #include "server/gpu_lock.h"
 #include "server/gpu_process.h"
@@ -265,9 +266,11 @@ void ReloadSecurity(Security& security, Daemon& daemon, const std::vector<std::s
 
 // Serves until a signal has ended it. At the first SIGTERM or SIGINT it refuses new jobs and lets the others
 // finish for drain_seconds; at the second it stops at once. Whatever is left then is in the journal. SIGHUP:
-// `reload` gives the configuration to take limits from, and certificates and tokens are read again.
+// `reload` gives the configuration to take limits from, and certificates and tokens are read again. `tick`:
+// to be called about once a second.
 void ServeUntilSignalled(const sigset_t& signals, Daemon& daemon, Security& security, absl::Status workers,
-                         Config config, const std::function<absl::StatusOr<Config>()>& reload) {
+                         Config config, const std::function<absl::StatusOr<Config>()>& reload,
+                         const std::function<void()>& tick) {
   std::optional<TimePoint> drain_until;
   while (true) {
     const int number =
@@ -293,7 +296,7 @@ void ServeUntilSignalled(const sigset_t& signals, Daemon& daemon, Security& secu
       daemon.Drain();
       drain_until = RealClock().Now() + std::chrono::seconds(config.drain_seconds);
     }
-    daemon.Tick();
+    tick();
     if (config.release_gpu_seconds > 0) {
       daemon.ReleaseIdleGpu(std::chrono::seconds(config.release_gpu_seconds));
     }
@@ -340,6 +343,18 @@ absl::Status Serve(const Config& config, Spawner& spawner,
   QGEMM_ASSIGN_OR_RETURN(TargetResolver targets,
                          TargetResolver::Create(config.target, config.arch, gpu.info));
 
+  std::optional<DriverWatch> driver;
+  const auto driver_is = [targets](const std::string& version) {
+    const std::string before = targets.driver_version();
+    if (!targets.SetDriverVersion(version)) return;
+    spdlog::warn("the driver is {} now, no longer {}: picks are stale until they are timed again", version,
+                 before);
+  };
+  if (gpu.process != nullptr) {
+    driver.emplace(targets.driver_version());
+    gpu.process->OnStart([driver_is](const GpuInfo& info) { driver_is(info.driver_version); });
+  }
+
   std::unique_ptr<PausableGpu> pausable;
   if (gpu.process != nullptr) {
     pausable = std::make_unique<PausableGpu>(*gpu.process, RealClock(), GiveAndTake(gpu, config, holder));
@@ -378,7 +393,12 @@ absl::Status Serve(const Config& config, Spawner& spawner,
   spdlog::info("ready: listening on {}, {} compile workers", absl::StrJoin(daemon->addresses(), " "),
                pool.num_workers());
 
-  ServeUntilSignalled(signals, *daemon, *security, workers, config, reload);
+  const auto tick = [&] {
+    const std::optional<std::string> version = driver.has_value() ? driver->Changed() : std::nullopt;
+    if (version.has_value()) driver_is(*version);
+    daemon->Tick();
+  };
+  ServeUntilSignalled(signals, *daemon, *security, workers, config, reload, tick);
   if (const int left = daemon->active_jobs(); left > 0) {
     spdlog::info("{} jobs are not finished; they go on at the next start", left);
   }

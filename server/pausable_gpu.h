@@ -3,7 +3,6 @@
 
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -50,7 +49,7 @@ class PausableGpu : public Gpu {
                                                absl::Duration time_budget) override;
   absl::StatusOr<std::vector<internal::Timing>> Finals(const std::vector<GpuCandidate>& candidates,
                                                        absl::Duration time_budget, double tie_band) override;
-  void SetWithdrawn(std::function<bool()> withdrawn) override { gpu_.SetWithdrawn(std::move(withdrawn)); }
+  void SetWithdrawn(const std::function<bool()>& withdrawn) override { gpu_.SetWithdrawn(withdrawn); }
   double busy_seconds() const override { return gpu_.busy_seconds(); }
 
  private:

@@ -179,7 +179,7 @@ grpc::Status DeviceService::Describe(grpc::ServerContext* context, const v1::Des
   if (gpu.has_value()) {
     *response->mutable_device() = gpu->device;
     response->set_uuid(gpu->uuid);
-    response->set_driver_version(gpu->driver_version);
+    response->set_driver_version(tuner_.targets().driver_version());
     response->set_gpu_memory_total_bytes(gpu->memory_total_bytes);
     response->set_gpu_memory_free_bytes(gpu->memory_free_bytes);
   }

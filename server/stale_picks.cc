@@ -21,7 +21,6 @@ constexpr char kClient[] = "qgemmd";
 
 struct StalePicks::State {
   Mutex mu;
-  bool found QGEMM_GUARDED_BY(mu) = false;
   bool stopped QGEMM_GUARDED_BY(mu) = false;
   std::deque<Pick> left QGEMM_GUARDED_BY(mu);
   std::set<int> in_work QGEMM_GUARDED_BY(mu);
@@ -38,10 +37,6 @@ StalePicks::StalePicks(CacheStore& store, JobBoard& board,
       join_(std::move(join)) {}
 
 absl::Status StalePicks::Find() {
-  {
-    MutexLock lock(state_->mu);
-    if (std::exchange(state_->found, true)) return absl::OkStatus();
-  }
   std::deque<Pick> found;
   QGEMM_RETURN_IF_ERROR(store_.VisitPicks([&](const internal::PickRecord& record) {
     if (!is_stale_(record)) return true;

@@ -31,7 +31,7 @@ class StalePicks {
   StalePicks(CacheStore& store, JobBoard& board, std::function<bool(const internal::PickRecord&)> is_stale,
              Join join);
 
-  // Reads the whole store once; later calls do nothing.
+  // Reads the whole store, and forgets what an earlier call found and is not in work.
   absl::Status Find();
   // Keeps a few of them in work.
   void Advance();

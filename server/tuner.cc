@@ -89,12 +89,24 @@ void Tuner::Tick() {
     if (gpu_lost()) measured_->Probe();
     // Without a worker nothing would come of it, and without a toolchain nothing is known to be stale.
     if (!gpu_lost() && !known_toolchain().empty()) {
-      const absl::Status found = stale_picks_->Find();
-      if (!found.ok()) spdlog::warn("stale picks cannot be found: {}", found.ToString());
+      FindStalePicks();
       stale_picks_->Advance();
     }
     looking_ = false;
   });
+}
+
+void Tuner::FindStalePicks() {
+  const std::string driver = targets_.driver_version();
+  const JobBoard::Counts counts = board_.counts();
+  const bool idle = counts.waiting + counts.running == 0;
+  if (driver == stale_for_driver_ && !(idle && find_stale_again_)) return;
+  const absl::Status found = stale_picks_->Find();
+  if (!found.ok()) spdlog::warn("stale picks cannot be found: {}", found.ToString());
+  // What was planned under the old driver is stored as its pick, whenever it is timed: looked for again when
+  // all of that has come.
+  find_stale_again_ = driver != stale_for_driver_ && !idle;
+  stale_for_driver_ = driver;
 }
 
 void Tuner::Stop() {
@@ -429,7 +441,7 @@ bool Tuner::IsStale(const internal::PickRecord& record) {
 bool Tuner::IsOfAnotherDriver(const v1::Pick& pick) const {
   return pick.source() == v1::PICK_SOURCE_MEASURED && targets_.gpu().has_value() &&
          pick.device().SerializeAsString() == targets_.gpu()->device.SerializeAsString() &&
-         pick.driver_version() != targets_.gpu()->driver_version;
+         pick.driver_version() != targets_.driver_version();
 }
 
 }  // namespace qgemm

@@ -90,8 +90,8 @@ class Tuner {
   // Whether a stored pick is stale on its own target, as far as that can be told now.
   bool IsStale(const internal::PickRecord& record);
 
-  // To be called about once a second: moves jobs along, looks whether a lost GPU is back, has stale picks
-  // timed again when nothing else is to do.
+  // To be called about once a second: moves jobs along, looks whether a lost GPU is back, has picks of
+  // another driver timed again when nothing else is to do.
   void Tick();
   // Picks of another driver that wait to be timed again; 0 until the first Tick.
   size_t stale_picks_left() { return stale_picks_ == nullptr ? 0 : stale_picks_->left(); }
@@ -120,6 +120,8 @@ class Tuner {
                                                            absl::string_view toolchain);
   absl::StatusOr<JobBoard::Joined> JoinStale(const StalePicks::Pick& pick, PickWaiter waiter);
   bool IsOfAnotherDriver(const v1::Pick& pick) const;
+  // Once per driver, and once more after what was in work when it changed.
+  void FindStalePicks();
   // Plans jobs until the board is stopped.
   void PlanLoop();
   void PlanAndQueue(const std::shared_ptr<PickJob>& job);
@@ -157,6 +159,9 @@ class Tuner {
   ModelTuning model_;
   std::unique_ptr<Jobs> jobs_;
   std::unique_ptr<StalePicks> stale_picks_;  // null without a GPU
+  // The background thread's.
+  std::string stale_for_driver_;  // whose stale picks were looked for; empty: not yet
+  bool find_stale_again_ = false;
   std::vector<std::thread> runners_;
   // Last members: their work uses all of the above.
   std::unique_ptr<ThreadPoolExecutor> job_executor_;

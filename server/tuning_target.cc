@@ -22,7 +22,7 @@ absl::StatusOr<TargetResolver> TargetResolver::Create(absl::string_view default_
                                             device.memory_gib(), gpu->max_dynamic_smem_bytes));
     target.measured = true;
     target.device = device;
-    target.driver_version = gpu->driver_version;
+    static_cast<void>(resolver.SetDriverVersion(gpu->driver_version));
     // A default target is checked even where the GPU makes it unused, so that a typo does not wait for the
     // GPU's end.
     QGEMM_RETURN_IF_ERROR(FindDeviceProfile(default_target).status());
@@ -35,12 +35,28 @@ absl::StatusOr<TargetResolver> TargetResolver::Create(absl::string_view default_
 }
 
 absl::StatusOr<TuningTarget> TargetResolver::Resolve(absl::string_view requested) const {
-  if (requested.empty() || requested == absl::string_view(default_.name)) return default_;
   TuningTarget target;
+  if (requested.empty() || requested == absl::string_view(default_.name)) {
+    target = default_;
+    target.driver_version = driver_version();
+    return target;
+  }
   QGEMM_ASSIGN_OR_RETURN(target.profile, FindDeviceProfile(requested));
   target.name = target.profile.name;
   if (!arch_.empty()) target.profile.arch = arch_;
   return target;
+}
+
+std::string TargetResolver::driver_version() const {
+  MutexLock lock(driver_->mu);
+  return driver_->version;
+}
+
+bool TargetResolver::SetDriverVersion(const std::string& version) const {
+  MutexLock lock(driver_->mu);
+  if (driver_->version == version) return false;
+  driver_->version = version;
+  return true;
 }
 
 }  // namespace qgemm

@@ -1,11 +1,13 @@
 #ifndef QGEMM_SERVER_TUNING_TARGET_H_
 #define QGEMM_SERVER_TUNING_TARGET_H_
 
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/mutex.h"
 #include "kernels/device_profile.h"
 #include "qgemm/v1/types.pb.h"
 #include "server/gpu.h"
@@ -21,7 +23,8 @@ struct TuningTarget {
   std::string driver_version;  // measured only
 };
 
-// Decides between the pinned GPU and the built-in profiles. Constant after construction.
+// Decides between the pinned GPU and the built-in profiles. Constant after construction, but for the GPU's
+// driver, which may be upgraded while the daemon runs: all copies share it. Thread-safe.
 class TargetResolver {
  public:
   // `arch`: empty, or overrides every profile's. InvalidArgument: unknown profile, malformed arch, or a GPU
@@ -33,14 +36,25 @@ class TargetResolver {
   // Empty: the pinned GPU, else the default target. InvalidArgument lists the known profiles.
   [[nodiscard]] absl::StatusOr<TuningTarget> Resolve(absl::string_view requested) const;
 
+  // The GPU as it was found at the start.
   const std::optional<GpuInfo>& gpu() const { return gpu_; }
+  // Its driver now; empty without a GPU.
+  std::string driver_version() const;
+  // For what is resolved from now on. False: it is the same as before.
+  bool SetDriverVersion(const std::string& version) const;
 
  private:
-  TargetResolver() = default;
+  struct Driver {
+    Mutex mu;
+    std::string version QGEMM_GUARDED_BY(mu);
+  };
+
+  TargetResolver() : driver_(std::make_shared<Driver>()) {}
 
   TuningTarget default_;
   std::string arch_;
   std::optional<GpuInfo> gpu_;
+  std::shared_ptr<Driver> driver_;
 };
 
 }  // namespace qgemm

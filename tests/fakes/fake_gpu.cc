@@ -146,9 +146,9 @@ void FakeGpu::HangUntilWithdrawn() {
   hanging_ = true;
 }
 
-void FakeGpu::SetWithdrawn(std::function<bool()> withdrawn) {
+void FakeGpu::SetWithdrawn(const std::function<bool()>& withdrawn) {
   MutexLock lock(mu_);
-  withdrawn_ = std::move(withdrawn);
+  withdrawn_ = withdrawn;
 }
 
 void FakeGpu::SetFinalsStatus(absl::Status status) {

@@ -46,7 +46,7 @@ class FakeGpu : public Gpu {
                                                absl::Duration time_budget) override;
   absl::StatusOr<std::vector<internal::Timing>> Finals(const std::vector<GpuCandidate>& candidates,
                                                        absl::Duration time_budget, double tie_band) override;
-  void SetWithdrawn(std::function<bool()> withdrawn) override;
+  void SetWithdrawn(const std::function<bool()>& withdrawn) override;
   double busy_seconds() const override { return 0; }
 
   static internal::ScreenReply Right(double median_us);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <thread>
 
 #include "absl/strings/numbers.h"
@@ -45,6 +46,10 @@ absl::StatusOr<std::unique_ptr<SimulatedProfiler>> SimulatedProfiler::FromEnviro
   QGEMM_ASSIGN_OR_RETURN(DeviceProfile device, FindDeviceProfile(name.empty() ? "h200" : name));
   std::unique_ptr<SimulatedProfiler> profiler(new SimulatedProfiler(std::move(device)));
   profiler->no_gpu_ = Setting("NO_GPU");
+  if (const std::string file = Setting("DRIVER_FILE"); !file.empty()) {
+    std::ifstream stream(file);
+    std::getline(stream, profiler->driver_);
+  }
   const std::string screen_ms = Setting("SCREEN_MS");
   if (!screen_ms.empty() && !absl::SimpleAtoi(screen_ms, &profiler->screen_ms_)) {
     return absl::InvalidArgumentError(absl::StrCat("QGEMM_SIMULATED_SCREEN_MS is '", screen_ms, "'"));
@@ -80,7 +85,7 @@ internal::RunnerHello SimulatedProfiler::Hello() {
   device->set_l2_bytes(device_.l2_bytes);
   device->set_memory_gib(device_.memory_gib);
   hello.set_uuid("GPU-51300000-0000-4000-8000-000000000001");
-  hello.set_driver_version("simulated 1.0");
+  hello.set_driver_version(driver_);
   hello.set_memory_total_bytes(int64_t{device_.memory_gib} << 30);
   hello.set_memory_free_bytes(int64_t{device_.memory_gib} << 30);
   hello.set_max_dynamic_smem_bytes(device_.max_smem_per_block);

@@ -28,6 +28,7 @@ namespace qgemm {
 // and
 //   QGEMM_SIMULATED_NO_GPU=sentence  no GPU can be used, for this reason
 //   QGEMM_SIMULATED_DEVICE=profile   what it looks like (default h200)
+//   QGEMM_SIMULATED_DRIVER_FILE=path whose first line is the driver's version (default "simulated 1.0")
 //   QGEMM_SIMULATED_SCREEN_MS=n      real time each screening takes (default 0)
 class SimulatedProfiler : public Profiler {
  public:
@@ -49,6 +50,7 @@ class SimulatedProfiler : public Profiler {
 
   DeviceProfile device_;
   std::string no_gpu_;
+  std::string driver_ = "simulated 1.0";
   int screen_ms_ = 0;
   std::map<std::string, std::regex> behaviours_;
   std::map<std::string, bool> loaded_;  // by kernel SHA-256

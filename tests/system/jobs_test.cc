@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -288,6 +289,38 @@ TEST_F(JobsDaemonTest, PausedGpuIsFreeForOthersAndJobsWaitForIt) {
   EXPECT_TRUE(watch->Finish().ok());
   EXPECT_EQ(results, 2);
   EXPECT_EQ(state(), "ready");
+}
+
+TEST_F(JobsDaemonTest, ADriverUpgradedUnderAPausedGpuMakesPicksStaleUntilTheyAreTimedAgain) {
+  const std::string file = folder_ + "/driver";
+  std::ofstream(file) << "580.95\n";
+  StartWith({{"QGEMM_SIMULATED_DRIVER_FILE", file}});
+  SKIP_WITHOUT_NVRTC();
+  ASSERT_TRUE(Tune(Request()).status.ok());
+  const auto device = v1::Device::NewStub(channel_);
+  {
+    grpc::ClientContext context;
+    v1::PauseResponse response;
+    ASSERT_TRUE(device->Pause(&context, {}, &response).ok());
+  }
+  std::ofstream(file) << "590.10\n";
+  {
+    grpc::ClientContext context;
+    v1::ResumeResponse response;
+    ASSERT_TRUE(device->Resume(&context, {}, &response).ok());
+  }
+  // The next use of the GPU shows its driver.
+  ASSERT_TRUE(Tune(Request(1024)).status.ok());
+  ASSERT_TRUE(daemon_->AwaitLine("the driver is 590.10 now, no longer 580.95").has_value());
+  ASSERT_TRUE(daemon_->AwaitLine("were timed under another driver").has_value());
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  const auto fresh = [&](int64_t n) {
+    const TuneAnswer answer = Tune(Request(n));
+    return std::all_of(answer.results.begin(), answer.results.end(), [](const v1::TuneResult& result) {
+      return !result.stale() && result.pick().driver_version() == "590.10";
+    });
+  };
+  while (!fresh(512) || !fresh(1024)) ASSERT_LT(std::chrono::steady_clock::now(), deadline);
 }
 
 TEST_F(JobsDaemonTest, IdleGpuIsGivenBackAndTakenAgainForTheNextJob) {

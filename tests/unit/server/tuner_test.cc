@@ -425,6 +425,34 @@ TEST_F(TunerTest, PicksOfAnotherDriverAreTimedAgainInTheBackground) {
   }
 }
 
+TEST_F(TunerTest, ADriverUpgradedWhileItRunsMakesPicksStaleUntilTheyAreTimedAgain) {
+  ASSERT_TRUE(tuner_->Toolchain().ok());
+  const v1::TuneRequest request = RequestFor({Int4Problem(5376, 4096)}, {16});
+  Tune(request);
+  // This one is planned under the old driver and timed under the new one: nobody knows which it was.
+  gpu_.Hold();
+  std::future<absl::Status> early = std::async(std::launch::async, [&] {
+    RecordingStream stream;
+    return tuner_->Tune(RequestFor({Int4Problem(1024, 4096)}, {16}), "other", stream);
+  });
+  gpu_.AwaitHeld();
+  EXPECT_TRUE(tuner_->targets().SetDriverVersion("590.10"));
+  EXPECT_FALSE(tuner_->targets().SetDriverVersion("590.10"));
+  v1::LookupRequest lookup;
+  *lookup.add_keys()->mutable_problem() = Int4Problem(5376, 4096);
+  lookup.mutable_keys(0)->set_m(16);
+  EXPECT_TRUE(tuner_->Lookup(lookup)->answers(0).stale());
+  tuner_->Tick();
+  gpu_.Release();
+  EXPECT_TRUE(early.get().ok());
+  const auto fresh = [&](int64_t n) {
+    const RecordingStream& stream = Tune(RequestFor({Int4Problem(n, 4096)}, {16}));
+    return !stream.results[0].stale() && stream.results[0].pick().driver_version() == "590.10";
+  };
+  while (!fresh(5376) || !fresh(1024)) tuner_->Tick();
+  EXPECT_FALSE(tuner_->Lookup(lookup)->answers(0).stale());
+}
+
 TEST_F(TunerTest, LostGpuIsFoundAgainWithoutARequest) {
   gpu_.SetLost(absl::UnavailableError("the GPU fell off the bus"));
   Tune(RequestFor({Int4Problem(5376, 4096)}, {16}), absl::StatusCode::kUnavailable);
