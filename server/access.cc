@@ -1,6 +1,7 @@
 #include "server/access.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -8,11 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "spdlog/spdlog.h"
 
 namespace qgemm {
 namespace {
 
 constexpr size_t kMaxNameBytes = 128;
+constexpr Duration kLogInterval = std::chrono::milliseconds(500);
 
 std::string Clean(std::string name) {
   name.resize(std::min(name.size(), kMaxNameBytes));
@@ -37,6 +40,28 @@ void Access::SetRules(Rules rules) {
 }
 
 absl::StatusOr<Caller> Access::Admit(const ShownIdentity& shown) const {
+  absl::StatusOr<Caller> caller = Decide(shown);
+  if (!caller.ok()) LogRefusal(shown.peer, caller.status());
+  return caller;
+}
+
+void Access::LogRefusal(const std::string& peer, const absl::Status& why) const {
+  const TimePoint now = RealClock().Now();
+  int64_t unlogged = 0;
+  {
+    MutexLock lock(mu_);
+    if (now < next_log_) {
+      ++unlogged_;
+      return;
+    }
+    next_log_ = now + kLogInterval;
+    unlogged = std::exchange(unlogged_, 0);
+  }
+  spdlog::info("a call from {} was refused: {}{}", peer, std::string(why.message()),
+               unlogged == 0 ? "" : absl::StrCat(" (and ", unlogged, " others before it)"));
+}
+
+absl::StatusOr<Caller> Access::Decide(const ShownIdentity& shown) const {
   std::shared_ptr<const Rules> rules;
   {
     MutexLock lock(mu_);

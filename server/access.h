@@ -1,6 +1,7 @@
 #ifndef QGEMM_SERVER_ACCESS_H_
 #define QGEMM_SERVER_ACCESS_H_
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <set>
@@ -9,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "server/token_file.h"
 
@@ -52,12 +54,17 @@ class Access {
   // For all calls from now on.
   void SetRules(Rules rules);
 
-  // Unauthenticated with a sentence that says what to do.
+  // Unauthenticated with a sentence that says what to do; the log says it, too, a few times a second at most.
   [[nodiscard]] absl::StatusOr<Caller> Admit(const ShownIdentity& shown) const;
 
  private:
+  absl::StatusOr<Caller> Decide(const ShownIdentity& shown) const;
+  void LogRefusal(const std::string& peer, const absl::Status& why) const;
+
   mutable Mutex mu_;
   std::shared_ptr<const Rules> rules_ QGEMM_GUARDED_BY(mu_);
+  mutable TimePoint next_log_ QGEMM_GUARDED_BY(mu_){};
+  mutable int64_t unlogged_ QGEMM_GUARDED_BY(mu_) = 0;
 };
 
 // The job's owner and admins may cancel it; jobs of nobody in particular are everybody's. PermissionDenied.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/status_macros.h"
+#include "spdlog/spdlog.h"
 
 namespace qgemm {
 namespace {
@@ -54,7 +55,9 @@ absl::StatusOr<Caller> Admit(const Access& access, const grpc::ServerContextBase
 absl::StatusOr<Caller> AdmitAdmin(const Access& access, const grpc::ServerContextBase& context,
                                   absl::string_view what) {
   QGEMM_ASSIGN_OR_RETURN(Caller caller, Admit(access, context));
-  QGEMM_RETURN_IF_ERROR(MayAdminister(caller, what));
+  const absl::Status allowed = MayAdminister(caller, what);
+  if (!allowed.ok()) spdlog::info("refused to {}: {}", context.peer(), std::string(allowed.message()));
+  QGEMM_RETURN_IF_ERROR(allowed);
   return caller;
 }
 

@@ -121,7 +121,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv, std::optiona
              "give an idle GPU back after this long; 0: never");
   CLI::Option* config = app.add_option(
       "--config", config_file, "TOML file with the same keys (data_dir = \"...\"); flags win over it");
-  app.add_flag("--check-config", line.check_config, "print the configuration that would be used, and exit");
+  app.add_flag("--check-config", line.check_config,
+               "check the configuration and its files, print it, and exit");
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& done) {
@@ -422,7 +423,10 @@ int Main(int argc, char** argv) {
   }
   if (line->check_config) {
     std::fputs(PrintConfig(line->config).c_str(), stdout);
-    return 0;
+    const absl::Status files = Security::Load(line->config, RealClock()).status();
+    if (files.ok()) return 0;
+    std::fprintf(stderr, "qgemmd: %s\n", std::string(files.message()).c_str());
+    return kExitUsage;
   }
   const auto reload = [argc, argv]() -> absl::StatusOr<Config> {
     std::optional<int> unused;

@@ -101,6 +101,9 @@ grpc::Status TunerService::CancelJob(grpc::ServerContext* context, const v1::Can
   absl::StatusOr<v1::Job> job = tuner_.jobs().Cancel(request->job_id(), [&](const v1::Job& known) {
     return MayCancel(*caller, known.job_id(), known.client());
   });
+  if (absl::IsPermissionDenied(job.status())) {
+    spdlog::info("refused to {}: {}", context->peer(), std::string(job.status().message()));
+  }
   if (!job.ok()) return ToGrpcStatus(job.status());
   if (job->state() == v1::JOB_STATE_CANCELLED) {
     spdlog::info("job {} is cancelled, says {}", request->job_id(), caller->name);

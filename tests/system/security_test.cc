@@ -225,9 +225,12 @@ TEST_F(SecurityDaemonTest, AnExpiredCertificateIsRefusedAtTheStart) {
   std::vector<std::string> flags = Flags(/*gpu=*/false);
   const std::vector<std::string> tls = TlsFlags();
   flags.insert(flags.end(), tls.begin(), tls.end());
-  const auto [code, output] = RunToTheEnd(flags);
-  EXPECT_EQ(code, 2);
-  EXPECT_THAT(output, AllOf(HasSubstr("server.pem"), HasSubstr("expired on")));
+  for (const bool check_only : {false, true}) {
+    if (check_only) flags.emplace_back("--check-config");
+    const auto [code, output] = RunToTheEnd(flags);
+    EXPECT_EQ(code, 2) << check_only;
+    EXPECT_THAT(output, AllOf(HasSubstr("server.pem"), HasSubstr("expired on")));
+  }
 }
 
 TEST_F(SecurityDaemonTest, APortForOthersNeedsTls) {
