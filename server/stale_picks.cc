@@ -74,6 +74,9 @@ void StalePicks::Advance() {
       state->joined.erase(number);
       // No worker or no GPU: later. Anything else would fail again.
       if (absl::IsUnavailable(job->shared.status)) state->left.push_back(next);
+      if (!state->stopped && state->left.empty() && state->in_work.empty()) {
+        spdlog::info("the last pick of another driver was timed again");
+      }
     };
     const absl::StatusOr<JobBoard::Joined> joined = join_(next, std::move(waiter));
     MutexLock lock(state_->mu);
