@@ -14,7 +14,7 @@ class DriverWatch {
 
   // `reported`: the GPU process's word for the driver in use. Where the file does not say the same now, it is
   // of no use and is never looked at again.
-  DriverWatch(std::string reported, std::string file = kModuleVersionFile);
+  explicit DriverWatch(std::string reported, std::string file = kModuleVersionFile);
 
   // The version when it is another one than last time. Without the module (between two drivers) nullopt.
   std::optional<std::string> Changed();
