@@ -571,15 +571,17 @@ def export(run, figures):
 
 
 class GemmChoices:
-    """Counts how often Inductor is handed configs of a product to choose from."""
+    """What Inductor looks for a kernel for, by name, and how often it has more than one to choose from."""
 
     def __enter__(self):
-        self.calls, self._class = 0, torch._inductor.select_algorithm.AlgorithmSelectorCache
+        self.names, self.choices = [], 0
+        self._class = torch._inductor.select_algorithm.AlgorithmSelectorCache
         self._original = self._class.__call__
 
-        def counting(selector, *arguments, **options):
-            self.calls += 1
-            return self._original(selector, *arguments, **options)
+        def counting(selector, name, choices, *arguments, **options):
+            self.names.append(name)
+            self.choices += len(choices) > 1
+            return self._original(selector, name, choices, *arguments, **options)
 
         self._class.__call__ = counting
         return self
@@ -632,11 +634,12 @@ def aoti(run, figures):
     phase("loaded")
     figures["bytes"], figures["constants"] = pathlib.Path(path).stat().st_size, len(names)
     config = torch._inductor.config
-    figures["gemm_configs_chosen_by_inductor"] = choices.calls
+    figures["gemm_configs_chosen_by_inductor"] = choices.choices
+    figures["products_looked_for"] = sorted(set(choices.names))
     figures["max_autotune"] = config.max_autotune or config.max_autotune_gemm
     figures["products_in_generated_code"] = products_in(path)
-    no_gemm = choices.calls == 0 and not figures["max_autotune"]
-    no_gemm = no_gemm and not {"mm", "addmm", "_scaled_mm"} & set(figures["products_in_generated_code"])
+    of_weights = {"mm", "addmm", "_scaled_mm"} & {*figures["products_in_generated_code"], *choices.names}
+    no_gemm = choices.choices == 0 and not figures["max_autotune"] and not of_weights
     run.expect("aoti", no_gemm, "Inductor multiplied by weights or chose a config for it")
     prefill = Prefill(run.quantized)
     result = generate_with(prefill, package, run.prompts[name], run.cache, run.arguments.new)
