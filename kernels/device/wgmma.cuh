@@ -35,7 +35,9 @@
 //
 // The same, int4 g128 bf16, M = 64 on 8448x6656 and 6656x19968 (18.2 and 39.9 us after a memset): weights in panels of 64 rows, one bulk copy
 // without a tensor map each (18.5, 40.1); every k16 step's wgmma issued as soon as that step is dequantized (18.5, no better);
-// four K groups instead of two (20.7); tensor maps that promote L2 reads to 256 bytes (within noise). What did pay is the second
+// four K groups instead of two (20.7); tensor maps that promote L2 reads to 256 bytes (within noise); weights copied by the warps
+// that dequantize them into rings of their own, as in family mma, activations alone by the producer (M = 16 on 5376x4096 11.1 against 9.5,
+// M = 64 23.4 against 18.5 on 8448x6656). What did pay is the second
 // producer thread (19.8 to 18.1). Left out one at a time: activations 0.1 us, epilogue 0.9, dequantization 1.6, wgmma 2.2; copies alone take 13.7.
 //
 // Sources: PTX ISA, asynchronous warpgroup MMA, matrix descriptors and cp.async.bulk.tensor; swapped operands as in Machete.
