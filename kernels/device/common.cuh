@@ -40,6 +40,19 @@ QG_DEVICE void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// Programmatic dependent launch (PTX ISA, griddepcontrol): what the kernel before has written may be read, and its workspace
+// used, from here on; and the next kernel may be launched beside this one. Neither does anything in a plain launch.
+QG_DEVICE void wait_for_kernel_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+QG_DEVICE void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 // Barrier `id` (1..15, constant once unrolled) among `kCount` threads of the CTA.
 template <int kCount>
 QG_DEVICE void named_barrier(int id) {

@@ -234,7 +234,10 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
   if (warp >= kConsumers / 32) {
     if constexpr (kMoveRegisters) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
     if (tid == kConsumers) produce<false>(p, slice, ring, full, empty);
-    if (tid == kConsumers + 32) produce<true>(p, slice, ring, full, empty);
+    if (tid == kConsumers + 32) {
+      wait_for_kernel_before();  // whatever else this one reads or writes waits for these activations
+      produce<true>(p, slice, ring, full, empty);
+    }
   } else {
     if constexpr (kMoveRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
     const int group_n = (warp >> 2) % kGroupsN, group_k = (warp >> 2) / kGroupsN;
@@ -317,6 +320,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
         parity ^= 1;
       }
     }
+    let_next_kernel_start();
     wgmma_wait<0>();
     if constexpr (kScaleParts) {
 #pragma unroll
