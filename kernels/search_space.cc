@@ -48,33 +48,40 @@ std::vector<KernelConfig> WholeConfigSpace(const KernelSignature& signature, con
   return all;
 }
 
+std::vector<Candidate> LegalSplits(const KernelConfig& config, const Problem& problem, int m_bucket,
+                                   const DeviceProfile& device) {
+  std::vector<Candidate> legal;
+  for (const int split : kSplits) {
+    for (const Reduction reduction : {Reduction::kNone, Reduction::kWorkspace, Reduction::kCluster}) {
+      const Candidate candidate{config, split, reduction};
+      if (IsLegal(candidate, problem, m_bucket, device).ok()) legal.push_back(candidate);
+    }
+  }
+  // With fewer CTAs than half the SMs most of the GPU idles. A split helps only until the SMs have their
+  // fill: of 43 measured cells no winner that split had more than 2.1 CTAs per SM in family mma, 4.2 in
+  // family wgmma, whose small CTAs hide each other's copies. When no split gives enough CTAs, the largest
+  // legal one stays.
+  const double most_per_sm = config.family == Family::kWgmma ? 4.2 : 2.1;
+  std::vector<Candidate> useful;
+  for (const Candidate& candidate : legal) {
+    const LaunchSpec spec = MakeLaunchSpec(candidate, problem, m_bucket);
+    const Dim3 grid = spec.Grid(m_bucket);
+    const double per_sm = static_cast<double>(grid.x * grid.y * grid.z) / device.sm_count;
+    const double waves = per_sm / Occupancy(spec, device);
+    if (per_sm < 0.5) continue;
+    if (candidate.split_k > 1 && per_sm > most_per_sm) continue;
+    if (candidate.reduction == Reduction::kCluster && waves > 1) continue;
+    useful.push_back(candidate);
+  }
+  if (useful.empty() && !legal.empty()) useful.push_back(legal.back());
+  std::sort(useful.begin(), useful.end());
+  return useful;
+}
+
 std::vector<Candidate> LegalCandidates(const Problem& problem, int m_bucket, const DeviceProfile& device) {
   std::vector<Candidate> candidates;
   for (const KernelConfig& config : ConfigSpace(problem.signature, m_bucket, device)) {
-    std::vector<Candidate> legal;
-    for (const int split : kSplits) {
-      for (const Reduction reduction : {Reduction::kNone, Reduction::kWorkspace, Reduction::kCluster}) {
-        const Candidate candidate{config, split, reduction};
-        if (IsLegal(candidate, problem, m_bucket, device).ok()) legal.push_back(candidate);
-      }
-    }
-    // With fewer CTAs than half the SMs most of the GPU idles. A split helps only until the SMs have their
-    // fill: of 43 measured cells no winner that split had more than 2.1 CTAs per SM in family mma, 4.2 in
-    // family wgmma, whose small CTAs hide each other's copies. When no split gives enough CTAs, the largest
-    // legal one stays.
-    const double most_per_sm = config.family == Family::kWgmma ? 4.2 : 2.1;
-    std::vector<Candidate> useful;
-    for (const Candidate& candidate : legal) {
-      const LaunchSpec spec = MakeLaunchSpec(candidate, problem, m_bucket);
-      const Dim3 grid = spec.Grid(m_bucket);
-      const double per_sm = static_cast<double>(grid.x * grid.y * grid.z) / device.sm_count;
-      const double waves = per_sm / Occupancy(spec, device);
-      if (per_sm < 0.5) continue;
-      if (candidate.split_k > 1 && per_sm > most_per_sm) continue;
-      if (candidate.reduction == Reduction::kCluster && waves > 1) continue;
-      useful.push_back(candidate);
-    }
-    if (useful.empty() && !legal.empty()) useful.push_back(legal.back());
+    const std::vector<Candidate> useful = LegalSplits(config, problem, m_bucket, device);
     candidates.insert(candidates.end(), useful.begin(), useful.end());
   }
   std::sort(candidates.begin(), candidates.end());

@@ -16,9 +16,13 @@ std::vector<KernelConfig> ConfigSpace(const KernelSignature& signature, int m_bu
 // Every config of the space for any bucket of the ladder, in config order, without repeats.
 std::vector<KernelConfig> WholeConfigSpace(const KernelSignature& signature, const DeviceProfile& device);
 
+// The legal candidates of one config for a problem and bucket, in candidate order; without splits that leave
+// most of the GPU idle or oversubscribe it several times over.
+std::vector<Candidate> LegalSplits(const KernelConfig& config, const Problem& problem, int m_bucket,
+                                   const DeviceProfile& device);
+
 // Every legal candidate (config x split x reduction) for a problem and bucket, in candidate order; at least
-// 60 for every problem that can be split that often. Splits that leave most of the GPU idle or oversubscribe
-// it several times over are not listed.
+// 60 for every problem that can be split that often.
 std::vector<Candidate> LegalCandidates(const Problem& problem, int m_bucket, const DeviceProfile& device);
 
 }  // namespace qgemm

@@ -10,6 +10,7 @@
 #include "kernels/bucket.h"
 #include "kernels/cost_model.h"
 #include "kernels/legality.h"
+#include "kernels/search_space.h"
 
 namespace qgemm {
 namespace {
@@ -18,6 +19,8 @@ constexpr ShapeDistance kAll[] = {ShapeDistance::kLog2L1, ShapeDistance::kLog2L2
                                   ShapeDistance::kCost};
 constexpr double kWeightOfM = 2;
 constexpr double kWeightOfK = 0.5;
+// A hint's own split was measured: it stays unless another is predicted to be faster by this factor.
+constexpr double kWorthFitting = 1.03;
 
 double Log2Ratio(int64_t a, int64_t b) {
   return std::fabs(std::log2(static_cast<double>(a) / static_cast<double>(b)));
@@ -35,6 +38,30 @@ double Between(const Problem& problem, int m_bucket, const ShapeHint& hint, Shap
     default:
       return n + k + m;
   }
+}
+
+// A candidate and its predicted time; none when nothing is legal.
+struct Choice {
+  Candidate candidate;
+  double predicted_us = std::numeric_limits<double>::infinity();
+};
+
+Choice AsTuned(const ShapeHint& hint, const Problem& problem, int64_t m, const DeviceProfile& device) {
+  if (!IsLegal(hint.candidate, problem, m, device).ok()) return {};
+  return {hint.candidate, PredictCost(hint.candidate, problem, m, device).total_us};
+}
+
+Choice Fitted(const ShapeHint& hint, const Problem& problem, int64_t m, const DeviceProfile& device) {
+  const Choice tuned = AsTuned(hint, problem, m, device);
+  const bool same_shape = hint.problem.n == problem.n && hint.problem.k == problem.k;
+  if (same_shape && std::isfinite(tuned.predicted_us)) return tuned;
+  Choice best;
+  for (const Candidate& one : LegalSplits(hint.candidate.config, problem, BucketFor(m), device)) {
+    if (!IsLegal(one, problem, m, device).ok()) continue;
+    const double us = PredictCost(one, problem, m, device).total_us;
+    if (us < best.predicted_us) best = {one, us};
+  }
+  return tuned.predicted_us <= best.predicted_us * kWorthFitting ? tuned : best;
 }
 
 }  // namespace
@@ -68,8 +95,8 @@ absl::StatusOr<ShapeDistance> ParseShapeDistance(absl::string_view text) {
 }
 
 std::vector<SimilarHint> RankSimilar(const Problem& problem, int64_t m, const DeviceProfile& device,
-                                     absl::Span<const ShapeHint> hints, ShapeDistance distance,
-                                     size_t limit) {
+                                     absl::Span<const ShapeHint> hints, ShapeDistance distance, size_t limit,
+                                     SplitChoice choice) {
   struct Legal {
     SimilarHint hint;
     double predicted_us = 0;
@@ -80,17 +107,18 @@ std::vector<SimilarHint> RankSimilar(const Problem& problem, int64_t m, const De
   for (size_t i = 0; i < hints.size(); ++i) {
     const ShapeHint& hint = hints[i];
     if (!(hint.problem.signature == problem.signature) || !BucketServes(hint.m_bucket, m)) continue;
-    if (!IsLegal(hint.candidate, problem, m, device).ok()) continue;
-    const double predicted_us = PredictCost(hint.candidate, problem, m, device).total_us;
-    least_us = std::min(least_us, predicted_us);
-    legal.push_back({{i, Between(problem, m_bucket, hint, distance)}, predicted_us});
+    const Choice chosen =
+        choice == SplitChoice::kFitted ? Fitted(hint, problem, m, device) : AsTuned(hint, problem, m, device);
+    if (!std::isfinite(chosen.predicted_us)) continue;
+    least_us = std::min(least_us, chosen.predicted_us);
+    legal.push_back({{i, Between(problem, m_bucket, hint, distance), chosen.candidate}, chosen.predicted_us});
   }
   if (distance == ShapeDistance::kCost) {
     for (Legal& one : legal) one.hint.distance = std::log2(one.predicted_us / least_us);
   }
   std::sort(legal.begin(), legal.end(), [&](const Legal& a, const Legal& b) {
-    return std::tie(a.hint.distance, a.predicted_us, hints[a.hint.index].candidate) <
-           std::tie(b.hint.distance, b.predicted_us, hints[b.hint.index].candidate);
+    return std::tie(a.hint.distance, a.predicted_us, a.hint.candidate) <
+           std::tie(b.hint.distance, b.predicted_us, b.hint.candidate);
   });
   std::vector<SimilarHint> ranked;
   for (size_t i = 0; i < std::min(limit, legal.size()); ++i) ranked.push_back(legal[i].hint);

@@ -38,16 +38,25 @@ struct ShapeHint {
   Candidate candidate;
 };
 
+// The split of K is a launch's own: a tuned shape's kernel runs another shape with any legal split.
+enum class SplitChoice {
+  kAsTuned,  // the hint's split and reduction, or the hint is not legal
+  kFitted,   // for another N or K, the split and reduction of its config that the cost model prefers, unless
+            // the hint's own is predicted to be nearly as fast
+};
+
 struct SimilarHint {
   size_t index = 0;  // into the hints
   double distance = 0;
+  Candidate candidate;  // the hint's config with the split to use
 };
 
 // The hints whose candidate may run the problem with `m` rows on the device, nearest first, at most `limit`:
 // same signature (format, types, epilogue), a bucket that holds m, and IsLegal for the real shape. Equal
 // distances: smaller predicted time on the asked shape, then candidate order. Thread-safe.
 std::vector<SimilarHint> RankSimilar(const Problem& problem, int64_t m, const DeviceProfile& device,
-                                     absl::Span<const ShapeHint> hints, ShapeDistance distance, size_t limit);
+                                     absl::Span<const ShapeHint> hints, ShapeDistance distance, size_t limit,
+                                     SplitChoice choice = SplitChoice::kAsTuned);
 
 }  // namespace qgemm
 

@@ -36,8 +36,8 @@ v1::Pick MakeSimilar(const v1::Pick& from, const Problem& problem, int64_t m, co
   pick.set_source(v1::PICK_SOURCE_SIMILAR);
   pick.set_effort(from.effort());
   pick.set_config(from.config());
-  pick.set_split_k(from.split_k());
-  pick.set_reduction(from.reduction());
+  pick.set_split_k(candidate.split_k);
+  pick.set_reduction(ReductionToProto(candidate.reduction));
   pick.set_predicted_us(PredictCost(candidate, problem, m_bucket, target.profile).total_us);
   pick.set_confidence(v1::CONFIDENCE_LOW);
   *pick.mutable_kernel() = from.kernel();
@@ -96,13 +96,14 @@ absl::StatusOr<std::optional<v1::Pick>> SimilarPicks::Find(const Problem& proble
   QGEMM_ASSIGN_OR_RETURN(const std::shared_ptr<const Snapshot> snapshot, Read());
   std::vector<ShapeHint> hints;
   const std::vector<size_t> indices = OfTarget(*snapshot, target, &hints);
-  for (const SimilarHint& near : RankSimilar(problem, m, target.profile, hints, distance, hints.size())) {
+  for (const SimilarHint& near :
+       RankSimilar(problem, m, target.profile, hints, distance, hints.size(), SplitChoice::kFitted)) {
     const internal::PickRecord& record = snapshot->records[indices[near.index]];
     const absl::Status kernel = store_.GetKernel(record.kernel_key()).status();
     if (absl::IsNotFound(kernel)) continue;  // corrupt or evicted
     QGEMM_RETURN_IF_ERROR(kernel);
     return std::optional<v1::Pick>(
-        MakeSimilar(record.pick(), problem, m, target, hints[near.index].candidate, distance, near.distance));
+        MakeSimilar(record.pick(), problem, m, target, near.candidate, distance, near.distance));
   }
   return std::optional<v1::Pick>();
 }
@@ -115,7 +116,7 @@ absl::StatusOr<std::vector<Candidate>> SimilarPicks::Seeds(const Problem& proble
   std::vector<Candidate> seeds;
   for (const SimilarHint& near :
        RankSimilar(problem, m_bucket, target.profile, hints, ShapeDistance::kWeighted, limit)) {
-    seeds.push_back(hints[near.index].candidate);
+    seeds.push_back(near.candidate);
   }
   return seeds;
 }

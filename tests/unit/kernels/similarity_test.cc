@@ -114,6 +114,35 @@ TEST(RankSimilar, ASplitThatWouldLeaveEmptySlicesIsNoHint) {
   EXPECT_THAT(Order(Shape(256, 128), 16, {hint}, ShapeDistance::kLog2L1), IsEmpty());
 }
 
+TEST(RankSimilar, AFittedSplitIsTheAskedShapes) {
+  // Few tiles of a long K, split often; for many tiles no split is right.
+  const ShapeHint hint = TunedHint(256, 6656, 16);
+  ASSERT_GT(hint.candidate.split_k, 1);
+  const Problem wide = Shape(28672, 2048);
+  const auto fitted =
+      RankSimilar(wide, 16, H200(), {&hint, 1}, ShapeDistance::kLog2L1, 1, SplitChoice::kFitted);
+  ASSERT_THAT(fitted, SizeIs(1));
+  EXPECT_EQ(fitted[0].candidate.config, hint.candidate.config);
+  EXPECT_LT(fitted[0].candidate.split_k, hint.candidate.split_k);
+  EXPECT_LT(PredictCost(fitted[0].candidate, wide, 16, H200()).total_us,
+            PredictCost(hint.candidate, wide, 16, H200()).total_us);
+  // The shape that was tuned keeps what was measured.
+  const auto own =
+      RankSimilar(hint.problem, 12, H200(), {&hint, 1}, ShapeDistance::kCost, 1, SplitChoice::kFitted);
+  ASSERT_THAT(own, SizeIs(1));
+  EXPECT_EQ(own[0].candidate, hint.candidate);
+}
+
+TEST(RankSimilar, ASplitThatIsIllegalElsewhereIsFitted) {
+  ShapeHint hint = TunedHint(256, 6656, 16);
+  hint.candidate.split_k = 26;
+  hint.candidate.reduction = Reduction::kWorkspace;
+  const auto ranked =
+      RankSimilar(Shape(256, 128), 16, H200(), {&hint, 1}, ShapeDistance::kLog2L1, 1, SplitChoice::kFitted);
+  ASSERT_THAT(ranked, SizeIs(1));
+  EXPECT_EQ(ranked[0].candidate.split_k, 1);
+}
+
 TEST(RankSimilar, KeepsToItsLimitAndToHints) {
   const std::vector<ShapeHint> hints = {TunedHint(1024, 6656, 16), TunedHint(5376, 4096, 16)};
   EXPECT_THAT(RankSimilar(Shape(2048, 2048), 16, H200(), hints, ShapeDistance::kLog2L1, 1), SizeIs(1));
@@ -131,12 +160,13 @@ TEST(RankSimilar, OffersOnlyWhatIsLegalForGeneratedShapes) {
   for (int i = 0; i < 60; ++i) {
     const Problem problem = Shape(1 + random() % 20000, 128 * (1 + random() % 160));
     const int64_t m = 1 + random() % (i % 2 == 0 ? 64 : 5000);
+    const SplitChoice choice = i % 3 == 0 ? SplitChoice::kAsTuned : SplitChoice::kFitted;
     for (const ShapeDistance distance : AllShapeDistances()) {
-      const auto ranked = RankSimilar(problem, m, H200(), hints, distance, 4);
+      const auto ranked = RankSimilar(problem, m, H200(), hints, distance, 4, choice);
       double before = 0;
       for (const SimilarHint& hint : ranked) {
         ++offered;
-        const Candidate& candidate = hints[hint.index].candidate;
+        const Candidate& candidate = hint.candidate;
         EXPECT_TRUE(IsLegal(candidate, problem, m, H200()).ok());
         EXPECT_GE(hint.distance, before);
         before = hint.distance;
