@@ -189,8 +189,12 @@ absl::StatusOr<PreparedTune> Tuner::Prepare(const v1::TuneRequest& request) {
     prepared.missing.push_back(unit);
   }
   if (!prepared.missing.empty()) {
-    QGEMM_RETURN_IF_ERROR(toolchain.status());
-    QGEMM_RETURN_IF_ERROR(compiler_.SupportsArch(prepared.target.profile.arch));
+    // Kernels of an imported pack need no compiler; a job that misses one ends with the reason.
+    const bool from_pack = absl::IsUnavailable(toolchain.status()) && !prepared.toolchain.empty();
+    if (!from_pack) {
+      QGEMM_RETURN_IF_ERROR(toolchain.status());
+      QGEMM_RETURN_IF_ERROR(compiler_.SupportsArch(prepared.target.profile.arch));
+    }
   }
   return prepared;
 }

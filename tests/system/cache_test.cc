@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -64,12 +65,16 @@ class CacheCommands : public ::testing::Test {
     }
   }
 
-  void Start(const std::string& data) {
+  void Start(const std::string& data, const std::vector<std::string>& device = {"--device", "none"},
+             const std::string& compiler = QGEMM_COMPILE,
+             const std::vector<std::pair<std::string, std::string>>& env = {}) {
     daemon_.reset();
-    const std::string socket = "unix:" + folder_ + "/qgemm.sock";
-    daemon_ = std::make_unique<DaemonProcess>(
-        QGEMMD, std::vector<std::string>{"--listen", socket, "--data-dir", data, "--compile-binary",
-                                         QGEMM_COMPILE, "--lock-dir", folder_, "--device", "none"});
+    std::vector<std::string> words = {"--listen",         "unix:" + folder_ + "/qgemm.sock",
+                                      "--data-dir",       data,
+                                      "--compile-binary", compiler,
+                                      "--lock-dir",       folder_};
+    words.insert(words.end(), device.begin(), device.end());
+    daemon_ = std::make_unique<DaemonProcess>(QGEMMD, words, env);
     ASSERT_TRUE(daemon_->AwaitLine("ready: listening on").has_value()) << daemon_->Output();
   }
 
@@ -154,6 +159,39 @@ TEST_F(CacheCommands, ExportedHereIsImportedThere) {
   EXPECT_EQ(Ctl({"cache", "import", Data("missing")}).code, 2);
   for (const auto& entry : fs::directory_iterator(Data("b"))) {
     EXPECT_THAT(entry.path().filename().string(), ::testing::Not(HasSubstr("import"))) << "left behind";
+  }
+}
+
+// Kernels compiled ahead where there is no GPU serve a machine that has one and no NVRTC. Hundreds of them: a
+// worker that compiles nothing makes them, and a GPU that runs nothing times them.
+TEST_F(CacheCommands, PackOfWarmedKernelsTunesWithoutNvrtc) {
+  const std::vector<std::string> format = {"--format", "int4", "--group-size", "128",
+                                           "--act",    "bf16", "--m",          "1,64"};
+  const auto ctl = [&](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), format.begin(), format.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return Ctl(words);
+  };
+  Start(Data("a"), {"--device", "none"}, FAKE_COMPILE_WORKER);
+  const Outcome warmed = ctl({"warm"}, {"--target", "h200"});
+  ASSERT_EQ(warmed.code, 0) << warmed.text;
+  const std::string pack = Data("pack");
+  ASSERT_EQ(Ctl({"cache", "export", "--all", "-o", pack}).code, 0);
+
+  Start(Data("b"), {"--time-binary", QGEMM_TIME_SIMULATED}, QGEMM_COMPILE,
+        {{"QGEMM_NVRTC_PATH", Data("no.so")}});
+  const std::vector<std::string> shape = {"--shape", "256x512", "--effort", "exhaustive"};
+  EXPECT_EQ(ctl({"tune"}, shape).code, 3) << "nothing can be compiled here";
+  const Outcome imported = Ctl({"cache", "import", pack});
+  ASSERT_EQ(imported.code, 0) << imported.text;
+  const Outcome tuned = ctl({"tune"}, shape);
+  ASSERT_EQ(tuned.code, 0) << tuned.text;
+  EXPECT_EQ(tuned.output["stats"]["compiles"], 0);
+  EXPECT_GT(tuned.output["stats"]["timings"], 0);
+  ASSERT_EQ(tuned.output["results"].size(), 2);
+  for (const json& result : tuned.output["results"]) {
+    EXPECT_EQ(result["source"], "MEASURED");
+    EXPECT_EQ(result["rejected"], 0);
   }
 }
 
