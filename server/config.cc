@@ -41,6 +41,8 @@ constexpr TextKey kTextKeys[] = {
     {"log_level", &Config::log_level},
     {"compile_binary", &Config::compile_binary},
     {"time_binary", &Config::time_binary},
+    {"gpu_memory_limit", &Config::gpu_memory_limit},
+    {"sample_log", &Config::sample_log},
     {"lock_dir", &Config::lock_dir},
 };
 
@@ -269,6 +271,10 @@ absl::StatusOr<Config> ResolveConfig(Config config, const Environment& environme
   QGEMM_RETURN_IF_ERROR(FindDeviceProfile(config.target).status());
   if (!config.arch.empty()) QGEMM_RETURN_IF_ERROR(ValidateArch(config.arch));
   for (const NumberKey& key : kNumberKeys) QGEMM_RETURN_IF_ERROR(CheckNumber(key, config.*key.field));
+  if (const absl::Status memory = ParseByteSize(config.gpu_memory_limit).status(); !memory.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("gpu_memory_limit is \"", config.gpu_memory_limit,
+                                                   "\": ", std::string(memory.message())));
+  }
   const absl::StatusOr<int64_t> limit = ParseByteSize(config.cache_limit);
   if (!limit.ok() || (*limit != 0 && *limit < kMinStoreLimitBytes)) {
     return absl::InvalidArgumentError(absl::StrCat("cache_limit is \"", config.cache_limit,

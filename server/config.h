@@ -33,9 +33,11 @@ struct Config {
   int timing_max_age_days = 0;        // timings older than this are removed; 0: never
   std::string log_format = "text";
   std::string log_level = "info";
-  bool compile_in_process = false;  // compile inside the daemon while no worker can be started
-  std::string compile_binary;       // empty: qgemm-compile beside this program
-  std::string time_binary;          // empty: qgemm-time beside this program
+  bool compile_in_process = false;     // compile inside the daemon while no worker can be started
+  std::string compile_binary;          // empty: qgemm-compile beside this program
+  std::string time_binary;             // empty: qgemm-time beside this program
+  std::string gpu_memory_limit = "0";  // what tuning may hold of the GPU's memory: 4GiB; 0: no limit
+  std::string sample_log;              // file that gets every sample of every timing; empty: none
   // Read again at SIGHUP; all others need a restart.
   int64_t queue_per_client = 32768;  // picks that one client may have unfinished
   int64_t queue_total = 131072;      // and all clients together

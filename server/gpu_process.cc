@@ -78,6 +78,12 @@ absl::Status GpuProcess::Start() {
   if (options_.placements > 0) {
     spawn.args.insert(spawn.args.end(), {"--placements", std::to_string(options_.placements)});
   }
+  if (options_.memory_limit_bytes > 0) {
+    spawn.args.insert(spawn.args.end(), {"--memory-limit", std::to_string(options_.memory_limit_bytes)});
+  }
+  if (!options_.sample_log.empty()) {
+    spawn.args.insert(spawn.args.end(), {"--sample-log", options_.sample_log});
+  }
   spawn.env = options_.env;
   spawn.cpus = options_.cpus;
   ++starts_;

@@ -23,9 +23,11 @@ struct GpuProcessOptions {
   std::string program;  // qgemm-time's path; empty: beside the running program
   std::string device;   // "auto" or a GPU's UUID
   std::vector<std::pair<std::string, std::string>> env;
-  std::vector<int> cpus;    // the cores it may use; empty: all
-  bool host_timed = false;  // qgemm-time --host-timed: to show what graphs are for
-  int placements = 0;       // qgemm-time --placements; 0: as many as it likes
+  std::vector<int> cpus;           // the cores it may use; empty: all
+  bool host_timed = false;         // qgemm-time --host-timed: to show what graphs are for
+  int placements = 0;              // qgemm-time --placements; 0: as many as it likes
+  int64_t memory_limit_bytes = 0;  // what it may allocate on the GPU; 0: no limit
+  std::string sample_log;          // file to which it appends every sample; empty: none
 
   // A request that takes longer is a hang: the process is killed. Timing budgets come on top,
   // twice: a disturbed timing is repeated.

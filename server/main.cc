@@ -79,6 +79,11 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv, std::optiona
       "--tokens-file", &Config::tokens_file,
       "clients must send a token; lines of NAME:SHA256-OF-TOKEN[:admin], mode 0640 or less; read again at "
       "SIGHUP");
+  add_file("--sample-log", &Config::sample_log,
+           "gets every sample of every timing, a line of JSON per candidate and phase");
+  CLI::Option* gpu_memory =
+      app.add_option("--gpu-memory-limit", flags.gpu_memory_limit,
+                     "most that tuning may hold of the GPU's memory: 4GiB, 500MB; 0: no limit");
   CLI::Option* data_dir =
       app.add_option("--data-dir", flags.data_dir, "where picks, timings and kernels are kept");
   CLI::Option* device = app.add_option("--device", flags.device, "auto, none, or a GPU's UUID");
@@ -154,6 +159,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv, std::optiona
   if (log_level->count() > 0) line.config.log_level = flags.log_level;
   if (compile_binary->count() > 0) line.config.compile_binary = flags.compile_binary;
   if (time_binary->count() > 0) line.config.time_binary = flags.time_binary;
+  if (gpu_memory->count() > 0) line.config.gpu_memory_limit = flags.gpu_memory_limit;
   if (lock_dir->count() > 0) line.config.lock_dir = flags.lock_dir;
   for (const NumberFlag& number : numbers) {
     if (number.option->count() > 0) line.config.*number.field = flags.*number.field;
@@ -201,6 +207,8 @@ absl::StatusOr<PinnedGpu> PinGpu(const Config& config, const std::string& holder
   GpuProcessOptions options;
   options.device = config.device;
   QGEMM_ASSIGN_OR_RETURN(options.program, SiblingProgram(config.time_binary, "qgemm-time"));
+  QGEMM_ASSIGN_OR_RETURN(options.memory_limit_bytes, ParseByteSize(config.gpu_memory_limit));
+  options.sample_log = config.sample_log;
   auto process = std::make_unique<GpuProcess>(&spawner, options, &RealClock());
   absl::StatusOr<GpuInfo> info = process->Describe();
   if (!info.ok()) {

@@ -1,5 +1,6 @@
 #include "server/runner/cuda_device.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,12 +35,17 @@ class CudaModule : public DeviceModule {
 
 class CudaMemory : public DeviceMemory {
  public:
-  explicit CudaMemory(DeviceBuffer buffer) : buffer_(std::move(buffer)) {}
+  CudaMemory(DeviceBuffer buffer, std::shared_ptr<int64_t> allocated_bytes)
+      : buffer_(std::move(buffer)), allocated_bytes_(std::move(allocated_bytes)) {
+    *allocated_bytes_ += buffer_.bytes();
+  }
+  ~CudaMemory() override { *allocated_bytes_ -= buffer_.bytes(); }
   uint64_t address() const override { return buffer_.address(); }
   int64_t bytes() const override { return buffer_.bytes(); }
 
  private:
   DeviceBuffer buffer_;
+  const std::shared_ptr<int64_t> allocated_bytes_;
 };
 
 class CudaGraph : public DeviceGraph {
@@ -65,22 +71,31 @@ absl::StatusOr<int> FindOrdinal(const Driver& driver, const std::string& device)
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(const std::string& device) {
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(const std::string& device,
+                                                             int64_t memory_limit_bytes) {
   QGEMM_ASSIGN_OR_RETURN(const Driver* driver, Driver::Load());
   QGEMM_ASSIGN_OR_RETURN(const int ordinal, FindOrdinal(*driver, device));
   QGEMM_ASSIGN_OR_RETURN(Context context, Context::Open(*driver, ordinal));
   QGEMM_ASSIGN_OR_RETURN(Stream stream, Stream::Create());
-  return std::unique_ptr<CudaDevice>(new CudaDevice(driver, std::move(context), std::move(stream)));
+  return std::unique_ptr<CudaDevice>(
+      new CudaDevice(driver, std::move(context), std::move(stream), memory_limit_bytes));
 }
 
 absl::StatusOr<Device::Memory> CudaDevice::MemoryInfo() {
   QGEMM_ASSIGN_OR_RETURN(const Context::Memory memory, context_.MemoryInfo());
-  return Memory{memory.free_bytes, memory.total_bytes};
+  if (memory_limit_bytes_ == 0) return Memory{memory.free_bytes, memory.total_bytes};
+  return Memory{std::min(memory.free_bytes, std::max<int64_t>(0, memory_limit_bytes_ - *allocated_bytes_)),
+                memory.total_bytes};
 }
 
 absl::StatusOr<std::unique_ptr<DeviceMemory>> CudaDevice::Allocate(int64_t bytes) {
+  if (memory_limit_bytes_ > 0 && *allocated_bytes_ + bytes > memory_limit_bytes_) {
+    return absl::ResourceExhaustedError(absl::StrCat(bytes,
+                                                     " bytes on the GPU are more than what is left of ",
+                                                     memory_limit_bytes_, " (gpu_memory_limit)"));
+  }
   QGEMM_ASSIGN_OR_RETURN(DeviceBuffer buffer, DeviceBuffer::Allocate(bytes));
-  return std::make_unique<CudaMemory>(std::move(buffer));
+  return std::make_unique<CudaMemory>(std::move(buffer), allocated_bytes_);
 }
 
 absl::StatusOr<std::unique_ptr<DeviceModule>> CudaDevice::Load(absl::string_view cubin) {

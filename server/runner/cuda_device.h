@@ -15,7 +15,10 @@ class CudaDevice : public Device {
  public:
   // `device`: "auto" (the first one) or a UUID. Unavailable: no driver or no device; NotFound lists the UUIDs
   // there are.
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(const std::string& device);
+  // `memory_limit_bytes`: allocations beyond it answer ResourceExhausted, as if the GPU had no more; 0: none
+  // do.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(const std::string& device,
+                                                                        int64_t memory_limit_bytes = 0);
 
   const DeviceProperties& properties() const { return context_.properties(); }
   const std::string& cuda_version() const { return driver_->cuda_version(); }
@@ -43,13 +46,18 @@ class CudaDevice : public Device {
   [[nodiscard]] absl::Status Write(uint64_t address, absl::Span<const std::byte> source);
 
  private:
-  CudaDevice(const Driver* driver, Context context, Stream stream)
-      : driver_(driver), context_(std::move(context)), stream_(std::move(stream)) {}
+  CudaDevice(const Driver* driver, Context context, Stream stream, int64_t memory_limit_bytes)
+      : driver_(driver),
+        context_(std::move(context)),
+        stream_(std::move(stream)),
+        memory_limit_bytes_(memory_limit_bytes) {}
 
   const Driver* driver_;
   Context context_;
   Stream stream_;
   std::deque<Event> events_;
+  const int64_t memory_limit_bytes_;
+  const std::shared_ptr<int64_t> allocated_bytes_ = std::make_shared<int64_t>(0);
 };
 
 }  // namespace qgemm

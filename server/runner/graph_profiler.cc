@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
 #include "kernels/cuda/launch.h"
@@ -141,8 +143,18 @@ Enqueue GraphProfiler::Flusher() {
   };
 }
 
-absl::StatusOr<internal::Timing> GraphProfiler::TimeScreened(const Ready& ready, double budget_ms,
-                                                             double hopeless_us) {
+void GraphProfiler::LogSamples(const std::string& name, const char* phase, const std::vector<double>& us) {
+  if (sample_log_ == nullptr) return;
+  *sample_log_ << "{\"candidate\": \"" << name << "\", \"n\": " << data_.problem().n
+               << ", \"k\": " << data_.problem().k << ", \"m\": " << data_.m() << ", \"phase\": \"" << phase
+               << "\", \"us\": ["
+               << absl::StrJoin(us, ", ",
+                                [](std::string* out, double one) { absl::StrAppendFormat(out, "%.3f", one); })
+               << "]}" << std::endl;
+}
+
+absl::StatusOr<internal::Timing> GraphProfiler::TimeScreened(const Ready& ready, const std::string& name,
+                                                             double budget_ms, double hopeless_us) {
   const Enqueue flush = Flusher();
   ColdSamples samples;
   std::string disturbance;
@@ -154,6 +166,7 @@ absl::StatusOr<internal::Timing> GraphProfiler::TimeScreened(const Ready& ready,
     if (disturbance.empty() || disturbed_) break;
   }
   disturbed_ = !disturbance.empty();
+  LogSamples(name, "screen", samples.us);
   return MakeTiming(samples.us, CenterOf(samples.us), !samples.in_graph || !disturbance.empty());
 }
 
@@ -161,12 +174,20 @@ absl::StatusOr<internal::ScreenReply> GraphProfiler::Screen(const internal::Scre
   if (!data_.prepared()) return absl::FailedPreconditionError("no problem was prepared");
   QGEMM_ASSIGN_OR_RETURN(LaunchSpec spec, LaunchSpecFromProto(request.candidate().launch()));
   const int64_t workspace_bytes = spec.WorkspaceBytes(data_.m());
-  if (workspace_bytes > 0) QGEMM_RETURN_IF_ERROR(data_.ReserveWorkspace(workspace_bytes));
+  internal::ScreenReply reply;
+  if (workspace_bytes > 0) {
+    const absl::Status reserved = data_.ReserveWorkspace(workspace_bytes);
+    if (absl::IsResourceExhausted(reserved)) {
+      reply.set_failure(internal::CANDIDATE_FAILURE_LAUNCH);
+      reply.set_reason(absl::StrCat("its workspace does not fit: ", std::string(reserved.message())));
+      return reply;
+    }
+    QGEMM_RETURN_IF_ERROR(reserved);
+  }
 
   // One after the other on one stream: placements share the workspace that the verifier watches.
   const std::vector<uint64_t> workspaces(std::min(data_.placements(), kScreenBatch),
                                          workspace_bytes > 0 ? data_.workspace().address() : 0);
-  internal::ScreenReply reply;
   absl::Status load_error;
   const absl::StatusOr<std::unique_ptr<Ready>> ready =
       MakeReady(request.candidate(), std::move(spec), workspaces, &load_error);
@@ -186,8 +207,8 @@ absl::StatusOr<internal::ScreenReply> GraphProfiler::Screen(const internal::Scre
   if (verdict.ok() && request.time_budget_ms() > 0) {
     const double hopeless_us =
         request.hopeless_us() > 0 ? request.hopeless_us() : std::numeric_limits<double>::infinity();
-    QGEMM_ASSIGN_OR_RETURN(*reply.mutable_timing(),
-                           TimeScreened(**ready, request.time_budget_ms(), hopeless_us));
+    QGEMM_ASSIGN_OR_RETURN(*reply.mutable_timing(), TimeScreened(**ready, request.candidate().name(),
+                                                                 request.time_budget_ms(), hopeless_us));
   }
   return reply;
 }
@@ -242,6 +263,7 @@ absl::StatusOr<internal::FinalsReply> GraphProfiler::Finals(const internal::Fina
   }
   const std::vector<Center> centers = rounds.Centers();
   for (size_t i = 0; i < centers.size(); ++i) {
+    LogSamples(request.candidates(static_cast<int>(i)).name(), "final", rounds.us[i]);
     *reply.add_timings() = MakeTiming(rounds.us[i], centers[i], disturbed || !rounds.in_graph);
   }
   reply.set_rounds(static_cast<int>(rounds.probe_us.size()));

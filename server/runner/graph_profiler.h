@@ -3,6 +3,7 @@
 
 #include <list>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,10 @@ class GraphProfiler : public Profiler {
   // Times with the operands in at most so many places: 1 shows what the others are for, to benches alone.
   void LimitPlacements(int placements) { data_.LimitPlacements(placements); }
 
+  // Appends a line of JSON per timing: {"candidate", "n", "k", "m", "phase": "screen" or "final", "us":
+  // [...]}. Borrowed.
+  void LogSamplesTo(std::ostream* log) { sample_log_ = log; }
+
   internal::RunnerHello Hello() override { return hello_; }
   absl::StatusOr<internal::PrepareReply> Prepare(const internal::PrepareRequest& request) override;
   absl::StatusOr<internal::ScreenReply> Screen(const internal::ScreenRequest& request) override;
@@ -63,7 +68,9 @@ class GraphProfiler : public Profiler {
                                                    absl::Status* load_error);
   PlacedKernel Launcher(const Ready& ready);
   Enqueue Flusher();
-  absl::StatusOr<internal::Timing> TimeScreened(const Ready& ready, double budget_ms, double hopeless_us);
+  absl::StatusOr<internal::Timing> TimeScreened(const Ready& ready, const std::string& name, double budget_ms,
+                                                double hopeless_us);
+  void LogSamples(const std::string& name, const char* phase, const std::vector<double>& us);
 
   const internal::RunnerHello hello_;
   const std::unique_ptr<Device> device_;
@@ -73,6 +80,7 @@ class GraphProfiler : public Profiler {
   std::unique_ptr<SupportLibrary> support_;
   ProblemData data_;
   bool host_timed_ = false;
+  std::ostream* sample_log_ = nullptr;
   bool disturbed_ = false;           // the last screening was, in spite of a second try
   std::list<LoadedModule> modules_;  // last used first, kRunnerModules at most
 };

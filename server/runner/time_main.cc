@@ -2,6 +2,7 @@
 // the daemon closes it, or after the context was lost (exit code 3).
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,8 +23,10 @@ namespace {
 
 constexpr int kChannel = 3;
 
-absl::StatusOr<std::unique_ptr<GraphProfiler>> MakeProfiler(const std::string& device_name) {
-  QGEMM_ASSIGN_OR_RETURN(std::unique_ptr<CudaDevice> device, CudaDevice::Open(device_name));
+absl::StatusOr<std::unique_ptr<GraphProfiler>> MakeProfiler(const std::string& device_name,
+                                                            int64_t memory_limit_bytes) {
+  QGEMM_ASSIGN_OR_RETURN(std::unique_ptr<CudaDevice> device,
+                         CudaDevice::Open(device_name, memory_limit_bytes));
   QGEMM_ASSIGN_OR_RETURN(const Device::Memory memory, device->MemoryInfo());
   const DeviceProperties& properties = device->properties();
   internal::RunnerHello hello;
@@ -55,6 +58,8 @@ int Main(int argc, char** argv) {
   std::string device = "auto";
   bool host_timed = false;
   int placements = ProblemData::kMaxPlacements;
+  int64_t memory_limit_bytes = 0;
+  std::ofstream sample_log;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--device" && i + 1 < argc) {
@@ -69,17 +74,27 @@ int Main(int argc, char** argv) {
       ++i;
       continue;
     }
-    std::fprintf(stderr,
-                 "usage: qgemm-time [--device auto|UUID] [--host-timed] [--placements N]; started by qgemmd "
-                 "with a channel as descriptor 3\n");
+    if (argument == "--memory-limit" && i + 1 < argc && absl::SimpleAtoi(argv[i + 1], &memory_limit_bytes)) {
+      ++i;
+      continue;
+    }
+    if (argument == "--sample-log" && i + 1 < argc) {
+      sample_log.open(argv[++i], std::ios::app);
+      continue;
+    }
+    std::fprintf(
+        stderr,
+        "usage: qgemm-time [--device auto|UUID] [--host-timed] [--placements N] [--memory-limit BYTES] "
+        "[--sample-log FILE]; started by qgemmd with a channel as descriptor 3\n");
     return 2;
   }
   // A kernel is loaded as a whole when its module is, not at its first launch, which may be a timed one.
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   FramedStream channel{UniqueFd(kChannel)};
-  const auto profiler = MakeProfiler(device);
+  const auto profiler = MakeProfiler(device, memory_limit_bytes);
   if (profiler.ok() && host_timed) (*profiler)->TimeFromTheHost();
   if (profiler.ok()) (*profiler)->LimitPlacements(placements);
+  if (profiler.ok() && sample_log.is_open()) (*profiler)->LogSamplesTo(&sample_log);
   if (!profiler.ok()) {
     internal::RunnerHello hello;
     hello.set_protocol_version(kRunnerProtocolVersion);

@@ -191,7 +191,7 @@ class Race {
   // The graphs of a batch, unless they are there. Once one cannot be made, the race goes on without any.
   absl::Status MakeGraphs(size_t batch) {
     if (!rounds_.in_graph || !graphs_[batch].empty()) return absl::OkStatus();
-    graphs_[batch].resize(kRoundsPerBatch * (probe_index() + 1));
+    graphs_[batch].resize(GraphIndex(0, kRoundsPerBatch));
     for (int slot = 0; slot < kRoundsPerBatch; ++slot) {
       for (int i = 0; i <= probe_index(); ++i) {
         if (!Runs(i)) continue;

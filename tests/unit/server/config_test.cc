@@ -68,6 +68,8 @@ TEST_F(ConfigTest, FileSetsEveryKey) {
     log_level = "debug"
     compile_binary = "/bin/compile"
     time_binary = "/bin/time"
+    gpu_memory_limit = "4GiB"
+    sample_log = "/tmp/samples"
     lock_dir = "/locks"
   )");
   ASSERT_TRUE(config.ok()) << config.status();
@@ -89,6 +91,8 @@ TEST_F(ConfigTest, FileSetsEveryKey) {
   EXPECT_EQ(config->log_level, "debug");
   EXPECT_EQ(config->compile_binary, "/bin/compile");
   EXPECT_EQ(config->time_binary, "/bin/time");
+  EXPECT_EQ(config->gpu_memory_limit, "4GiB");
+  EXPECT_EQ(config->sample_log, "/tmp/samples");
   EXPECT_EQ(config->lock_dir, "/locks");
 }
 

@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <set>
+#include <sstream>
 
+#include "absl/strings/str_split.h"
 #include "base/digest.h"
 #include "kernels/support_kernels.h"
 #include "server/launch_spec_proto.h"
@@ -377,6 +380,31 @@ TEST_F(GraphProfilerTest, FailedCapturesGiveEventTimingsOfLowConfidence) {
   ASSERT_TRUE(raced.ok()) << raced.status();
   EXPECT_DOUBLE_EQ(raced->timings(1).median_us(), 15);
   for (const internal::Timing& timing : raced->timings()) EXPECT_TRUE(timing.low_confidence());
+}
+
+TEST_F(GraphProfilerTest, EverySampleIsLoggedOnRequest) {
+  std::ostringstream log;
+  profiler_->LogSamplesTo(&log);
+  const auto screened = Screen(Named("good"));
+  ASSERT_TRUE(screened.ok());
+  internal::FinalsRequest request;
+  *request.add_candidates() = Named("good");
+  ASSERT_TRUE(profiler_->Finals(request).ok());
+  const std::vector<std::string> lines = absl::StrSplit(log.str(), '\n', absl::SkipEmpty());
+  ASSERT_EQ(lines.size(), 2);
+  EXPECT_THAT(
+      lines[0],
+      HasSubstr(R"({"candidate": "good", "n": 40, "k": 128, "m": 3, "phase": "screen", "us": [15.000, )"));
+  EXPECT_EQ(std::count(lines[0].begin(), lines[0].end(), '.'), screened->timing().samples());
+  EXPECT_THAT(lines[1], HasSubstr("\"final\""));
+}
+
+TEST_F(GraphProfilerTest, AWorkspaceThatDoesNotFitCostsItsCandidate) {
+  internal::Candidate large = Named("good", 2);
+  large.mutable_launch()->mutable_workspace()->set_partial_bytes_per_m_tile(1 << 20);
+  device_->FailAt(0, absl::ResourceExhaustedError("no memory"));
+  ExpectFailure(large, internal::CANDIDATE_FAILURE_LAUNCH, "workspace does not fit");
+  ASSERT_TRUE(Screen(Named("good")).ok());
 }
 
 // Samples take turns with copies of the operands and of the output.
