@@ -19,6 +19,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -30,6 +31,7 @@
 #include "absl/strings/str_split.h"
 #include "kernels/bucket.h"
 #include "kernels/cost_model.h"
+#include "kernels/similarity.h"
 #include "server/strategy/balanced.h"
 #include "server/strategy/strategy.h"
 #include "tests/replay/recorded_timings.h"
@@ -208,14 +210,59 @@ int ReportPairs(const std::string& file, const ChoiceLimits& limits) {
   return 0;
 }
 
+// Every cell served from the best candidates of the cells of other N or K.
+int ReportSimilar(const RecordedTimings& cells) {
+  const DeviceProfile device = *FindDeviceProfile("h200");
+  std::map<std::string, Slowdown> slowdowns;
+  std::map<std::string, int> unknown;
+  for (const auto& [cell, candidates] : cells) {
+    const Problem problem{cell.n, cell.k, {}};
+    double best = HUGE_VAL;
+    for (const auto& [candidate, us] : candidates) best = std::min(best, us);
+    std::vector<ShapeHint> hints;
+    for (const auto& [other, timed] : cells) {
+      if (other.n == cell.n && other.k == cell.k) continue;
+      const auto fastest = std::min_element(timed.begin(), timed.end(),
+                                            [](const auto& a, const auto& b) { return a.second < b.second; });
+      hints.push_back({Problem{other.n, other.k, {}}, BucketFor(other.m), fastest->first});
+    }
+    std::map<std::string, Candidate> answers;
+    for (const ShapeDistance distance : AllShapeDistances()) {
+      for (const SplitChoice choice : {SplitChoice::kAsTuned, SplitChoice::kFitted}) {
+        const std::vector<SimilarHint> ranked =
+            RankSimilar(problem, cell.m, device, hints, distance, 1, choice);
+        if (ranked.empty()) continue;
+        const std::string name(ShapeDistanceName(distance));
+        answers[name + (choice == SplitChoice::kFitted ? ", split fitted" : "")] = ranked[0].candidate;
+      }
+    }
+    for (const auto& [name, candidate] : answers) {
+      const auto us = candidates.find(candidate);
+      if (us == candidates.end()) {
+        ++unknown[name];
+      } else {
+        slowdowns[name].Add(us->second / best);
+      }
+    }
+  }
+  for (const auto& [name, slowdown] : slowdowns) {
+    std::printf("%-28s geometric mean and worst %s; %d cells not measured\n", name.c_str(),
+                slowdown.Text().c_str(), unknown[name]);
+  }
+  return 0;
+}
+
 int Main(int argc, char** argv) {
   ChoiceLimits limits;
+  bool similar = false;
   std::string regret;
   RecordedTimings cells;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
     const bool last = i + 1 == argc;
-    if (name == "--regret" && !last) {
+    if (name == "--similar") {
+      similar = true;
+    } else if (name == "--regret" && !last) {
       regret = argv[++i];
     } else if (name == "--configs" && !last) {
       limits.configs = std::atoi(argv[++i]);
@@ -232,6 +279,7 @@ int Main(int argc, char** argv) {
       Merge(file, name, &cells);
     }
   }
+  if (similar) return ReportSimilar(cells);
   return regret.empty() ? Report(cells) : ReportPairs(regret, limits);
 }
 

@@ -101,7 +101,7 @@ absl::StatusOr<Json> NovelShapes(TuningBench& bench, int count, double seconds) 
   std::map<std::string, Regrets> slowdowns;
   QGEMM_ASSIGN_OR_RETURN(const auto clockwork, bench.StartClockwork());
   const double window_s =
-      std::clamp((watch.left() - 4) / (7.0 * static_cast<double>(shapes.size())), 0.01, 0.1);
+      std::clamp((watch.left() - 4) / (9.0 * static_cast<double>(shapes.size())), 0.01, 0.1);
   int served = 0;
   for (size_t i = 0; i < shapes.size() && watch.left() > 0; ++i) {
     const auto own_pick = own.by_pair.find(i);
@@ -110,9 +110,12 @@ absl::StatusOr<Json> NovelShapes(TuningBench& bench, int count, double seconds) 
     std::map<std::string, Candidate> answers;
     for (const ShapeDistance distance : AllShapeDistances()) {
       const std::vector<SimilarHint> ranked =
+          RankSimilar(problem, shapes[i].m, bench.profile(), hints, distance, 1, SplitChoice::kFitted);
+      if (!ranked.empty()) answers[std::string(ShapeDistanceName(distance))] = ranked[0].candidate;
+      const std::vector<SimilarHint> as_tuned =
           RankSimilar(problem, shapes[i].m, bench.profile(), hints, distance, 1);
-      if (!ranked.empty()) {
-        answers[std::string(ShapeDistanceName(distance))] = hints[ranked[0].index].candidate;
+      if (!as_tuned.empty()) {
+        answers[absl::StrCat(ShapeDistanceName(distance), ", split as tuned")] = as_tuned[0].candidate;
       }
     }
     answers["model"] = ModelsFirst(problem, shapes[i].m, bench.profile());
@@ -183,9 +186,9 @@ absl::StatusOr<Json> VerifyNovelShapes(TuningBench& bench, int count, double sec
     QGEMM_ASSIGN_OR_RETURN(const Problem problem, ProblemFromProto(shape.problem));
     std::set<Candidate> served;
     for (const ShapeDistance distance : AllShapeDistances()) {
-      for (const SimilarHint& hint :
-           RankSimilar(problem, shape.m, bench.profile(), hints, distance, /*limit=*/2)) {
-        served.insert(hints[hint.index].candidate);
+      for (const SimilarHint& hint : RankSimilar(problem, shape.m, bench.profile(), hints, distance,
+                                                 /*limit=*/2, SplitChoice::kFitted)) {
+        served.insert(hint.candidate);
       }
     }
     QGEMM_ASSIGN_OR_RETURN(const std::vector<std::string> wrong, clockwork->Verify(shape, served));
