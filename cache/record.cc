@@ -17,7 +17,8 @@ constexpr char kEnvelopeVersion = 1;
 constexpr size_t kVersionOffset = 4;
 constexpr size_t kTypeOffset = 5;
 constexpr size_t kDigestOffset = 6;
-constexpr size_t kPayloadOffset = kDigestOffset + kSha256Bytes;
+constexpr size_t kPayloadOffset = kRecordEnvelopeBytes;
+static_assert(kPayloadOffset == kDigestOffset + kSha256Bytes);
 
 std::string Digest(absl::string_view header, absl::string_view key, absl::string_view payload) {
   const auto length = static_cast<uint32_t>(key.size());

@@ -12,6 +12,9 @@ namespace qgemm {
 // What a record holds: the envelope's type byte (cache/FORMAT.md).
 enum class RecordType : char { kKernel = 'K', kPick = 'P', kTiming = 'T', kKernelInfo = 'I', kJob = 'J' };
 
+// Before the payload, in bytes.
+inline constexpr size_t kRecordEnvelopeBytes = 38;
+
 // The stored value of `message` under `key`: a checksummed envelope around the serialized message.
 [[nodiscard]] std::string EncodeRecord(RecordType type, absl::string_view key,
                                        const google::protobuf::MessageLite& message);

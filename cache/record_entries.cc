@@ -140,7 +140,7 @@ absl::StatusOr<RecordStore::Kept> RecordStore::ReadKept() {
   for (const std::string& key : kept.picks) {
     internal::PickRecord pick;
     const absl::StatusOr<std::string> value = Read(RecordFamily::kPick, key);
-    if (value.ok() && DecodeRecord(RecordType::kPick, key, *value, pick).ok()) {
+    if (value.ok() && DecodeStoredRecord(RecordType::kPick, key, *value, pick).ok()) {
       kept.kernels.insert(pick.kernel_key());
     }
   }
@@ -167,14 +167,14 @@ std::optional<RecordStore::Conditional> RecordStore::RemovalOf(const EntryId& en
     gone.push_back({RecordFamily::kIndex, info_key, std::nullopt});
     const absl::StatusOr<std::string> value = Read(RecordFamily::kIndex, info_key);
     v1::KernelInfo info;
-    if (value.ok() && DecodeRecord(RecordType::kKernelInfo, info_key, *value, info).ok() &&
+    if (value.ok() && DecodeStoredRecord(RecordType::kKernelInfo, info_key, *value, info).ok() &&
         IsSha256Hex(info.sha256())) {
       gone.push_back({RecordFamily::kIndex, Sha256Key(info.sha256(), entry.key), std::nullopt});
     }
   } else {
     const absl::StatusOr<std::string> value = Read(RecordFamily::kPick, entry.key);
     internal::PickRecord pick;
-    if (value.ok() && DecodeRecord(RecordType::kPick, entry.key, *value, pick).ok()) {
+    if (value.ok() && DecodeStoredRecord(RecordType::kPick, entry.key, *value, pick).ok()) {
       for (const std::string& timing_key : pick.timing_keys()) {
         gone.push_back({RecordFamily::kTiming, timing_key, std::nullopt});
       }
@@ -242,7 +242,7 @@ absl::StatusOr<RemovedEntries> RecordStore::RemoveTimingsBefore(int64_t unix_ms)
   QGEMM_RETURN_IF_ERROR(
       VisitEntries(RecordFamily::kTiming, "", [&](const std::string& key, const std::string& value) {
         internal::TimingRecord timing;
-        const absl::Status decoded = DecodeRecord(RecordType::kTiming, key, value, timing);
+        const absl::Status decoded = DecodeStoredRecord(RecordType::kTiming, key, value, timing);
         if (!decoded.ok()) {
           DropCorrupt(RecordFamily::kTiming, key, value, decoded);
         } else if (timing.unix_ms() < unix_ms) {
@@ -279,7 +279,7 @@ absl::Status RecordStore::VerifyFamily(RecordFamily family, RecordType type, int
         : type == RecordType::kPick
             ? std::unique_ptr<google::protobuf::MessageLite>(new internal::PickRecord())
             : std::unique_ptr<google::protobuf::MessageLite>(new internal::TimingRecord());
-    const absl::Status status = DecodeRecord(type, key, value, *message);
+    const absl::Status status = DecodeStoredRecord(type, key, value, *message);
     if (status.ok()) {
       ++good;
     } else {

@@ -1,6 +1,7 @@
 #include "cache/record_store.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,37 @@ size_t EpochSlot(absl::string_view pick_key) {
          4096;
 }
 
+// EncodeRecord of what can be read again. Protobuf writes a text that is not UTF-8 and then refuses to read
+// it: what a client was told is stored would be a miss.
+absl::StatusOr<std::string> EncodeReadable(RecordType type, absl::string_view key,
+                                           const google::protobuf::MessageLite& message) {
+  std::string value = EncodeRecord(type, key, message);
+  const std::unique_ptr<google::protobuf::MessageLite> again(message.New());
+  if (again->ParseFromArray(value.data() + kRecordEnvelopeBytes,
+                            static_cast<int>(value.size() - kRecordEnvelopeBytes))) {
+    return value;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("a text of the ", message.GetTypeName(), " is not UTF-8: it could not be read again"));
+}
+
+absl::string_view OwnKey(RecordType type, absl::string_view key,
+                         const google::protobuf::MessageLite& message) {
+  switch (type) {
+    case RecordType::kKernel:
+      return static_cast<const internal::KernelRecord&>(message).kernel_key();
+    case RecordType::kPick:
+      return static_cast<const internal::PickRecord&>(message).pick_key();
+    case RecordType::kTiming:
+      return static_cast<const internal::TimingRecord&>(message).timing_key();
+    case RecordType::kJob:
+      return static_cast<const internal::JobRecord&>(message).job().job_id();
+    case RecordType::kKernelInfo:
+      return key;  // it names none
+  }
+  return key;
+}
+
 bool IsMiss(const absl::Status& status) { return absl::IsNotFound(status); }
 
 }  // namespace
@@ -61,6 +93,26 @@ absl::string_view FamilyName(RecordFamily family) {
       return "job";
   }
   return "unknown";
+}
+
+absl::Status DecodeStoredRecord(RecordType type, absl::string_view key, absl::string_view value,
+                                google::protobuf::MessageLite& message) {
+  QGEMM_RETURN_IF_ERROR(DecodeRecord(type, key, value, message));
+  if (OwnKey(type, key, message) != key) {
+    return absl::DataLossError("the record's SHA-256 matches, but its message names another key");
+  }
+  if (type == RecordType::kKernelInfo && key.size() != kInfoPrefix.size() + kKeyBytes) {
+    return absl::DataLossError("the record's SHA-256 matches, but its key is none of a kernel's");
+  }
+  if (type == RecordType::kPick) {
+    const auto& pick = static_cast<const internal::PickRecord&>(message);
+    const auto is_key = [](const std::string& named) { return named.size() == kKeyBytes; };
+    if (!is_key(pick.kernel_key()) ||
+        !std::all_of(pick.timing_keys().begin(), pick.timing_keys().end(), is_key)) {
+      return absl::DataLossError("the record's SHA-256 matches, but its pick rests on keys that are none");
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<internal::KernelRecord> RecordStore::GetKernel(absl::string_view kernel_key) {
@@ -110,9 +162,9 @@ absl::StatusOr<std::vector<RecordStore::Mutation>> RecordStore::KernelMutations(
   internal::KernelRecord stored = record;
   stored.mutable_info()->set_cubin_bytes(static_cast<int64_t>(record.cubin().size()));
   const std::string info_key = InfoKey(record.kernel_key());
+  QGEMM_ASSIGN_OR_RETURN(std::string value, EncodeReadable(RecordType::kKernel, record.kernel_key(), stored));
   std::vector<Mutation> mutations;
-  mutations.push_back({RecordFamily::kKernel, record.kernel_key(),
-                       EncodeRecord(RecordType::kKernel, record.kernel_key(), stored)});
+  mutations.push_back({RecordFamily::kKernel, record.kernel_key(), std::move(value)});
   mutations.push_back(
       {RecordFamily::kIndex, info_key, EncodeRecord(RecordType::kKernelInfo, info_key, stored.info())});
   mutations.push_back({RecordFamily::kIndex, Sha256Key(stored.info().sha256(), record.kernel_key()), ""});
@@ -145,8 +197,9 @@ absl::Status RecordStore::PutTimings(absl::Span<const internal::TimingRecord> ti
   mutations.reserve(timings.size());
   for (const internal::TimingRecord& timing : timings) {
     QGEMM_RETURN_IF_ERROR(CheckKey("timing_key", timing.timing_key()));
-    mutations.push_back({RecordFamily::kTiming, timing.timing_key(),
-                         EncodeRecord(RecordType::kTiming, timing.timing_key(), timing)});
+    QGEMM_ASSIGN_OR_RETURN(std::string value,
+                           EncodeReadable(RecordType::kTiming, timing.timing_key(), timing));
+    mutations.push_back({RecordFamily::kTiming, timing.timing_key(), std::move(value)});
   }
   if (mutations.empty()) return absl::OkStatus();
   return Write(mutations);
@@ -187,17 +240,20 @@ absl::Status RecordStore::PutPick(const internal::PickRecord& pick,
 absl::StatusOr<std::vector<RecordStore::Mutation>> RecordStore::PickMutations(
     const internal::PickRecord& pick, absl::Span<const internal::TimingRecord> timings) {
   QGEMM_RETURN_IF_ERROR(CheckKey("pick_key", pick.pick_key()));
+  QGEMM_RETURN_IF_ERROR(CheckKey("kernel_key", pick.kernel_key()));
+  for (const std::string& key : pick.timing_keys()) QGEMM_RETURN_IF_ERROR(CheckKey("timing_keys", key));
   std::vector<Mutation> mutations;
   mutations.reserve(timings.size() + 2);
   size_t bytes = 0;
   for (const internal::TimingRecord& timing : timings) {
     QGEMM_RETURN_IF_ERROR(CheckKey("timing_key", timing.timing_key()));
-    mutations.push_back({RecordFamily::kTiming, timing.timing_key(),
-                         EncodeRecord(RecordType::kTiming, timing.timing_key(), timing)});
+    QGEMM_ASSIGN_OR_RETURN(std::string value,
+                           EncodeReadable(RecordType::kTiming, timing.timing_key(), timing));
+    mutations.push_back({RecordFamily::kTiming, timing.timing_key(), std::move(value)});
     bytes += mutations.back().value->size();
   }
-  mutations.push_back(
-      {RecordFamily::kPick, pick.pick_key(), EncodeRecord(RecordType::kPick, pick.pick_key(), pick)});
+  QGEMM_ASSIGN_OR_RETURN(std::string value, EncodeReadable(RecordType::kPick, pick.pick_key(), pick));
+  mutations.push_back({RecordFamily::kPick, pick.pick_key(), std::move(value)});
   bytes += mutations.back().value->size();
   mutations.push_back(UsedMutation({EntryKind::kPick, pick.pick_key()}, bytes));
   return mutations;
@@ -219,7 +275,7 @@ absl::Status RecordStore::VisitPicks(const std::function<bool(const internal::Pi
     QGEMM_ASSIGN_OR_RETURN(const Page page, ReadPage(RecordFamily::kPick, begin, "", kPageEntries));
     for (const auto& [key, value] : page) {
       internal::PickRecord record;
-      const absl::Status status = DecodeRecord(RecordType::kPick, key, value, record);
+      const absl::Status status = DecodeStoredRecord(RecordType::kPick, key, value, record);
       if (!status.ok()) {
         DropCorrupt(RecordFamily::kPick, key, value, status);
       } else if (!visit(record)) {
@@ -243,7 +299,7 @@ absl::Status RecordStore::VisitKernelEntries(
     QGEMM_ASSIGN_OR_RETURN(const Page page, ReadPage(RecordFamily::kIndex, begin, end, kPageEntries));
     for (const auto& [key, value] : page) {
       v1::KernelInfo info;
-      const absl::Status status = DecodeRecord(RecordType::kKernelInfo, key, value, info);
+      const absl::Status status = DecodeStoredRecord(RecordType::kKernelInfo, key, value, info);
       if (!status.ok()) {
         std::optional<v1::KernelInfo> rebuilt =
             RebuildKernelInfo(key.substr(kInfoPrefix.size()), key, value, status);
@@ -267,7 +323,8 @@ absl::StatusOr<internal::JobRecord> RecordStore::GetJob(absl::string_view job_id
 absl::Status RecordStore::PutJob(const internal::JobRecord& record) {
   const std::string& job_id = record.job().job_id();
   QGEMM_RETURN_IF_ERROR(CheckJobId(job_id));
-  return Write({{RecordFamily::kJob, job_id, EncodeRecord(RecordType::kJob, job_id, record)}});
+  QGEMM_ASSIGN_OR_RETURN(std::string value, EncodeReadable(RecordType::kJob, job_id, record));
+  return Write({{RecordFamily::kJob, job_id, std::move(value)}});
 }
 
 absl::Status RecordStore::DeleteJobs(absl::Span<const std::string> job_ids) {
@@ -287,7 +344,7 @@ absl::Status RecordStore::VisitJobs(const std::function<bool(const internal::Job
     QGEMM_ASSIGN_OR_RETURN(const Page page, ReadPage(RecordFamily::kJob, begin, "", kPageEntries));
     for (const auto& [key, value] : page) {
       internal::JobRecord record;
-      const absl::Status status = DecodeRecord(RecordType::kJob, key, value, record);
+      const absl::Status status = DecodeStoredRecord(RecordType::kJob, key, value, record);
       if (!status.ok()) {
         DropCorrupt(RecordFamily::kJob, key, value, status);
       } else if (!visit(record)) {
@@ -327,7 +384,7 @@ absl::Status RecordStore::ReadRecord(RecordFamily family, RecordType type, absl:
                                      google::protobuf::MessageLite& message) {
   const absl::StatusOr<std::string> value = Read(family, key);
   absl::Status status = value.status();
-  if (value.ok()) status = DecodeRecord(type, key, *value, message);
+  if (value.ok()) status = DecodeStoredRecord(type, key, *value, message);
   if (status.ok()) return status;
   if (absl::IsDataLoss(status)) {
     DropCorrupt(family, key, value, status);
@@ -362,7 +419,7 @@ void RecordStore::DropCorrupt(RecordFamily family, absl::string_view key,
     also.push_back({RecordFamily::kIndex, UsedKey({EntryKind::kKernel, std::string(key)}), std::nullopt});
     const absl::StatusOr<std::string> value = Read(RecordFamily::kIndex, info_key);
     v1::KernelInfo info;
-    if (value.ok() && DecodeRecord(RecordType::kKernelInfo, info_key, *value, info).ok() &&
+    if (value.ok() && DecodeStoredRecord(RecordType::kKernelInfo, info_key, *value, info).ok() &&
         IsSha256Hex(info.sha256())) {
       also.push_back({RecordFamily::kIndex, Sha256Key(info.sha256(), key), std::nullopt});
     }

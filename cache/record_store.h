@@ -31,6 +31,11 @@ enum class RecordFamily { kKernel, kPick, kTiming, kIndex, kMeta, kJob };
 inline constexpr int kFamilyCount = 6;
 [[nodiscard]] absl::string_view FamilyName(RecordFamily family);
 
+// As DecodeRecord; DataLoss also when the message, which is of the type's own kind, names another key than
+// the one it was read under, or rests on keys that are none.
+[[nodiscard]] absl::Status DecodeStoredRecord(RecordType type, absl::string_view key, absl::string_view value,
+                                              google::protobuf::MessageLite& message);
+
 // The store's typed half: keys, envelopes, indexes and what happens to corrupt records (cache/FORMAT.md),
 // over an ordered table of bytes per family that a derived class keeps. Both stores share it, so a test that
 // passes with the one in memory says something about the one on disk. Thread-safe when the derived class's

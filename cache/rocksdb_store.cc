@@ -180,7 +180,7 @@ absl::Status RocksDbStore::Salvage(RocksDbStore& damaged, int64_t& copied) {
           continue;
         }
         internal::KernelRecord record;
-        if (!DecodeRecord(RecordType::kKernel, key, value, record).ok()) continue;
+        if (!DecodeStoredRecord(RecordType::kKernel, key, value, record).ok()) continue;
         QGEMM_ASSIGN_OR_RETURN(std::vector<Mutation> kernel, KernelMutations(record));
         std::move(kernel.begin(), kernel.end(), std::back_inserter(mutations));
         ++copied;

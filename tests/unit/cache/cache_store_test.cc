@@ -20,6 +20,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Peer = RecordStoreTestPeer;
 
+internal::JobRecord JobNamed(const std::string& id, v1::JobState state) {
+  internal::JobRecord record;
+  record.mutable_job()->set_job_id(id);
+  record.mutable_job()->set_state(state);
+  record.mutable_request()->add_m(16);
+  return record;
+}
+
 enum class Kind { kMemory, kRocksDb };
 
 class CacheStoreTest : public ::testing::TestWithParam<Kind> {
@@ -102,11 +110,72 @@ TEST_P(CacheStoreTest, KeysOfAnotherLengthAreRefused) {
   timing.set_timing_key(timing.timing_key() + "x");
   EXPECT_TRUE(absl::IsInvalidArgument(store_->PutTimings({timing})));
   EXPECT_TRUE(absl::IsInvalidArgument(store_->PutPick(PickOf("p", "a"), {timing})));
+  pick = PickOf("p", "a");
+  pick.add_timing_keys("short");
+  EXPECT_TRUE(absl::IsInvalidArgument(store_->PutPick(pick, {})));
+  pick = PickOf("p", "a");
+  pick.set_kernel_key("short");
+  EXPECT_TRUE(absl::IsInvalidArgument(store_->PutPick(pick, {})));
   EXPECT_TRUE(absl::IsInvalidArgument(store_->GetKernel("").status()));
   EXPECT_TRUE(absl::IsInvalidArgument(store_->GetPick("x").status()));
   const std::vector<std::string> keys = {"x"};
   EXPECT_TRUE(absl::IsInvalidArgument(store_->GetTimings(keys).status()));
   EXPECT_EQ(store_->Stats()->picks, 0);
+}
+
+TEST_P(CacheStoreTest, TextsThatCouldNotBeReadAgainAreRefused) {
+  const std::string latin1 = "\xdf";
+  internal::KernelRecord kernel = Kernel("a", "cubin");
+  kernel.set_ptx(latin1);
+  internal::PickRecord pick = PickOf("p", "a");
+  pick.mutable_pick()->set_config(latin1);
+  internal::TimingRecord timing = TimingOf("t", 1);
+  timing.set_reason(latin1);
+  internal::JobRecord job = JobNamed("job", v1::JOB_STATE_FAILED);
+  job.mutable_job()->set_error(latin1);
+  for (const absl::Status& status :
+       {store_->PutKernel(kernel), store_->PutPick(pick, {}), store_->PutTimings({timing}),
+        store_->PutPick(PickOf("p", "a"), {timing}), store_->PutJob(job)}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("UTF-8"));
+  }
+}
+
+TEST_P(CacheStoreTest, ARecordThatNamesAnotherKeyIsAMiss) {
+  const auto forge = [&](RecordFamily family, RecordType type, const std::string& key,
+                         const google::protobuf::MessageLite& message) {
+    ASSERT_TRUE(Peer::Write(*store_, family, key, EncodeRecord(type, key, message)).ok());
+  };
+  forge(RecordFamily::kKernel, RecordType::kKernel, Key("x"), Kernel("a", "cubin"));
+  forge(RecordFamily::kPick, RecordType::kPick, Key("x"), PickOf("p", "a"));
+  forge(RecordFamily::kTiming, RecordType::kTiming, Key("x"), TimingOf("t", 1));
+  forge(RecordFamily::kJob, RecordType::kJob, "x", JobNamed("job", v1::JOB_STATE_DONE));
+  EXPECT_TRUE(absl::IsNotFound(store_->GetKernel(Key("x")).status()));
+  EXPECT_TRUE(absl::IsNotFound(store_->GetJob("x").status()));
+  const std::vector<std::string> keys = {Key("x")};
+  EXPECT_EQ(store_->GetTimings(keys)->front(), std::nullopt);
+  ASSERT_TRUE(store_
+                  ->VisitPicks([](const internal::PickRecord&) {
+                    ADD_FAILURE();
+                    return true;
+                  })
+                  .ok());
+  EXPECT_EQ(store_->Stats()->corrupt, 4);
+}
+
+// It would keep its whole store from being exported or emptied.
+TEST_P(CacheStoreTest, APickThatRestsOnAKeyThatIsNoneIsAMiss) {
+  internal::PickRecord of_no_kernel = PickOf("p", "a");
+  of_no_kernel.set_kernel_key("short");
+  internal::PickRecord of_no_timing = PickOf("p", "a");
+  of_no_timing.add_timing_keys("short");
+  for (const internal::PickRecord& pick : {of_no_kernel, of_no_timing}) {
+    ASSERT_TRUE(
+        Peer::Write(*store_, RecordFamily::kPick, Key("p"), EncodeRecord(RecordType::kPick, Key("p"), pick))
+            .ok());
+    EXPECT_TRUE(absl::IsNotFound(store_->GetPick(Key("p")).status()));
+  }
+  EXPECT_EQ(store_->Stats()->corrupt, 2);
 }
 
 TEST_P(CacheStoreTest, MalformedSha256IsRefused) {
@@ -328,14 +397,6 @@ TEST(MemoryStore, WriteErrorRefusesWritesAndReadsGoOn) {
   EXPECT_TRUE(absl::IsNotFound(store.GetPick(Key("q")).status()));
   store.SetWriteError(absl::OkStatus());
   EXPECT_TRUE(store.PutPick(PickOf("q", "a"), {}).ok());
-}
-
-internal::JobRecord JobNamed(const std::string& id, v1::JobState state) {
-  internal::JobRecord record;
-  record.mutable_job()->set_job_id(id);
-  record.mutable_job()->set_state(state);
-  record.mutable_request()->add_m(16);
-  return record;
 }
 
 TEST_P(CacheStoreTest, JobsAreListedUntilTheyAreDeleted) {

@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/digest.h"
 #include "cache/memory_store.h"
 #include "kernels/kernel_source.h"
 #include "server/pick_lookup.h"
@@ -75,7 +76,7 @@ class SourceBenchTest : public ::testing::Test {
     const TuningTarget target = targets_->Resolve("").value();
     internal::PickRecord record;
     record.set_pick_key(PickLookup::KeyFor(problem, 16, target, v1::EFFORT_BALANCED));
-    record.set_kernel_key("a kernel's key");
+    record.set_kernel_key(Sha256("a kernel"));
     *record.mutable_pick()->mutable_problem() = ProblemToProto(problem);
     record.mutable_pick()->set_m_bucket(16);
     record.mutable_pick()->set_config(config);
