@@ -112,7 +112,7 @@ absl::Status Jobs::ValidateOptions(const v1::TuneRequest& request) const {
     return absl::InvalidArgumentError(absl::StrCat("job_class is ", static_cast<int>(request.job_class()),
                                                    "; allowed: INTERACTIVE, BATCH"));
   }
-  if (std::abs(request.priority()) > kMaxPriority) {
+  if (request.priority() < -kMaxPriority || request.priority() > kMaxPriority) {
     return absl::InvalidArgumentError(
         absl::StrCat("priority is ", request.priority(), "; allowed: ", -kMaxPriority, " .. ", kMaxPriority));
   }

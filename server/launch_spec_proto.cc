@@ -176,17 +176,26 @@ absl::StatusOr<LaunchSpec> LaunchSpecFromProto(const v1::LaunchSpec& proto) {
     return absl::InvalidArgumentError(absl::StrCat("launch spec abi_version is ", proto.abi_version(),
                                                    "; this program knows ", kLaunchAbiVersion));
   }
-  const std::pair<const char*, int64_t> sizes[] = {
-      {"tile_m", proto.tile_m()},
-      {"tile_n", proto.tile_n()},
-      {"grid_n", proto.grid_n()},
-      {"split_k", proto.split_k()},
-      {"block_threads", proto.block_threads()},
+  // Up to 2^31 - 1, so that no number of rows overflows the workspace's size.
+  struct Size {
+    const char* field;
+    int64_t value, least;
   };
-  for (const auto& [field, value] : sizes) {
-    if (value < 1) {
+  const Size sizes[] = {
+      {"tile_m", proto.tile_m(), 1},
+      {"tile_n", proto.tile_n(), 1},
+      {"grid_n", proto.grid_n(), 1},
+      {"split_k", proto.split_k(), 1},
+      {"block_threads", proto.block_threads(), 1},
+      {"dynamic_smem_bytes", proto.dynamic_smem_bytes(), 0},
+      {"max_m", proto.max_m(), 0},
+      {"workspace.ticket_bytes_per_m_tile", proto.workspace().ticket_bytes_per_m_tile(), 0},
+      {"workspace.partial_bytes_per_m_tile", proto.workspace().partial_bytes_per_m_tile(), 0},
+  };
+  for (const auto& [field, value, least] : sizes) {
+    if (value < least || value > INT32_MAX) {
       return absl::InvalidArgumentError(
-          absl::StrCat("launch spec ", field, " is ", value, "; it must be at least 1"));
+          absl::StrCat("launch spec ", field, " is ", value, "; allowed: ", least, " .. ", INT32_MAX));
     }
   }
   LaunchSpec spec;

@@ -9,7 +9,7 @@ namespace qgemm {
 
 v1::LaunchSpec LaunchSpecToProto(const LaunchSpec& spec);
 
-// InvalidArgument: another ABI version, a size below 1, or an argument of a kind that is not known here.
+// InvalidArgument: another ABI version, a size out of range, or an argument of a kind that is not known here.
 [[nodiscard]] absl::StatusOr<LaunchSpec> LaunchSpecFromProto(const v1::LaunchSpec& proto);
 
 }  // namespace qgemm

@@ -29,6 +29,11 @@ class Expression {
             absl::StrCat("only is \"", text, "\"; allowed: an expression without back-references"));
       }
     }
+    // No name has a brace, and counted repetitions within each other take gigabytes to compile.
+    if (text.find('{') != std::string::npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("only is \"", text, "\"; allowed: an expression without counted repetitions"));
+    }
     const std::shared_ptr<Expression> expression(new Expression);
     const int error = regcomp(&expression->regex_, text.c_str(), REG_EXTENDED | REG_NOSUB);
     expression->compiled_ = error == 0;

@@ -450,6 +450,8 @@ TEST_F(JobsTest, RefusesOptionsOutOfRange) {
   };
   EXPECT_EQ(code_of([](v1::TuneRequest& request) { request.set_priority(101); }),
             absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code_of([](v1::TuneRequest& request) { request.set_priority(INT32_MIN); }),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code_of([](v1::TuneRequest& request) { request.set_queue_deadline_s(-1); }),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(code_of([](v1::TuneRequest& request) { request.set_execution_deadline_s(1e300); }),

@@ -162,6 +162,25 @@ TEST(LaunchSpecProto, RefusesAZeroSizeByName) {
   EXPECT_THAT(std::string(LaunchSpecFromProto(proto).status().message()), HasSubstr("tile_m is 0"));
 }
 
+TEST(LaunchSpecProto, RefusesSizesThatNoLaunchCanHave) {
+  const auto refusal_of = [](const auto& change) {
+    v1::LaunchSpec proto = LaunchSpecToProto(SomeSpec());
+    change(proto);
+    return std::string(LaunchSpecFromProto(proto).status().message());
+  };
+  EXPECT_THAT(refusal_of([](v1::LaunchSpec& proto) { proto.set_dynamic_smem_bytes(-1024); }),
+              HasSubstr("dynamic_smem_bytes is -1024"));
+  EXPECT_THAT(refusal_of([](v1::LaunchSpec& proto) { proto.set_max_m(-1); }), HasSubstr("max_m is -1"));
+  // Times 2^31 rows it would overflow.
+  EXPECT_THAT(refusal_of([](v1::LaunchSpec& proto) {
+                proto.mutable_workspace()->set_partial_bytes_per_m_tile(int64_t{1} << 40);
+              }),
+              HasSubstr("partial_bytes_per_m_tile is 1099511627776"));
+  EXPECT_THAT(
+      refusal_of([](v1::LaunchSpec& proto) { proto.mutable_workspace()->set_ticket_bytes_per_m_tile(-4); }),
+      HasSubstr("ticket_bytes_per_m_tile is -4"));
+}
+
 TEST(LaunchSpecProto, RefusesAnUnknownArgumentKindByName) {
   v1::LaunchSpec proto = LaunchSpecToProto(SomeSpec());
   proto.mutable_arguments(0)->mutable_pointer()->set_role(v1::KernelArgument::POINTER_ROLE_UNSPECIFIED);

@@ -37,8 +37,8 @@ TEST(SearchLimits, TheExpressionMatchesAnywhereInACandidatesName) {
 }
 
 TEST(SearchLimits, RefusesWhatItCannotMatch) {
-  for (const std::string& expression :
-       {std::string("("), std::string("[a"), std::string("(a)\\1"), std::string(257, 'a')}) {
+  for (const std::string& expression : {std::string("("), std::string("[a"), std::string("(a)\\1"),
+                                        std::string(257, 'a'), std::string("(((a{255}){255}){255})")}) {
     const absl::Status status = SearchLimitsFromProto(Only(expression)).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << expression;
     EXPECT_THAT(std::string(status.message()), HasSubstr("allowed"));
