@@ -3,6 +3,7 @@
 #include <random>
 #include <vector>
 
+#include "tests/fuzz/corpus.h"
 #include "tests/fuzz/import_input.h"
 
 namespace qgemm {
@@ -20,6 +21,12 @@ TEST(ImportFuzz, TakesOrRefusesAnyBytes) {
   // Both paths are walked: inputs are neither all broken nor all fine.
   EXPECT_GT(accepted, 2000);
   EXPECT_GT(refused, 2000);
+}
+
+TEST(ImportFuzz, HoldsOverTheCorpus) {
+  int accepted = 0;
+  for (const std::vector<uint8_t>& input : Corpus("import")) accepted += ImportArbitraryLayer(input) ? 1 : 0;
+  EXPECT_GT(accepted, 10);
 }
 
 }  // namespace

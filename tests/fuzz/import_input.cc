@@ -14,58 +14,16 @@
 #include "kernels/import/gptq.h"
 #include "kernels/import/import_tensor.h"
 #include "kernels/import/torchao.h"
+#include "tests/fuzz/byte_source.h"
 
 namespace qgemm {
 namespace {
-
-// Reads numbers from the input; zeros after its end.
-class Source {
- public:
-  explicit Source(absl::Span<const uint8_t> input) : rest_(input) {}
-
-  uint8_t Byte() {
-    if (rest_.empty()) return 0;
-    const uint8_t value = rest_.front();
-    rest_.remove_prefix(1);
-    return value;
-  }
-  int64_t Number() {
-    uint64_t value = 0;
-    for (int i = 0; i < 8; ++i) value = value << 8 | Byte();
-    return static_cast<int64_t>(value);
-  }
-  int64_t Below(int64_t limit) { return Byte() % limit; }
-  // True for one byte in `rarity`.
-  bool Rarely(int rarity) { return Byte() % rarity == 1; }
-  // `value`, now and then one that is off: near it, tiny, negative or huge.
-  int64_t Nearly(int64_t value) {
-    switch (Byte() % 64) {
-      case 1:
-        return value + 1;
-      case 2:
-        return value - 1;
-      case 3:
-        return 0;
-      case 4:
-        return -1;
-      case 5:
-        return Number();
-      case 6:
-        return value * 2;
-      default:
-        return value;
-    }
-  }
-
- private:
-  absl::Span<const uint8_t> rest_;
-};
 
 // Tensors whose bytes lie in heap blocks of exactly their size, so that AddressSanitizer sees any read
 // beyond.
 class TensorMaker {
  public:
-  explicit TensorMaker(Source* source) : source_(*source) {}
+  explicit TensorMaker(ByteSource* source) : source_(*source) {}
 
   ImportTensor Make(std::string name, ElementType type, std::vector<int64_t> shape) {
     ImportTensor tensor;
@@ -104,11 +62,11 @@ class TensorMaker {
   }
 
  private:
-  Source& source_;
+  ByteSource& source_;
   std::vector<std::vector<uint8_t>> blocks_;  // a vector that moves keeps its block
 };
 
-absl::StatusOr<ImportedWeights> Gptq(Source* source) {
+absl::StatusOr<ImportedWeights> Gptq(ByteSource* source) {
   TensorMaker make(source);
   const int bits = source->Rarely(2) ? 8 : 4;
   const int64_t n = 1 + source->Below(20);
@@ -128,7 +86,7 @@ absl::StatusOr<ImportedWeights> Gptq(Source* source) {
   return ImportGptq(tensors);
 }
 
-absl::StatusOr<ImportedWeights> Awq(Source* source) {
+absl::StatusOr<ImportedWeights> Awq(ByteSource* source) {
   TensorMaker make(source);
   const int64_t n = (1 + source->Below(5)) * 8;
   const int64_t k = 1 + source->Below(200);
@@ -142,7 +100,7 @@ absl::StatusOr<ImportedWeights> Awq(Source* source) {
   return ImportAwq(tensors);
 }
 
-absl::StatusOr<ImportedWeights> Compressed(Source* source) {
+absl::StatusOr<ImportedWeights> Compressed(ByteSource* source) {
   TensorMaker make(source);
   constexpr int kBits[] = {4, 5, 6, 8};
   const int bits = kBits[source->Below(4)];
@@ -174,7 +132,7 @@ absl::StatusOr<ImportedWeights> Compressed(Source* source) {
   return ImportCompressedTensors(tensors);
 }
 
-absl::StatusOr<ImportedWeights> Torchao(Source* source) {
+absl::StatusOr<ImportedWeights> Torchao(ByteSource* source) {
   TensorMaker make(source);
   const int64_t tiles = int64_t{2} << source->Below(3);
   const int64_t padded_n = (1 + source->Below(3)) * 8;
@@ -190,7 +148,7 @@ absl::StatusOr<ImportedWeights> Torchao(Source* source) {
   return ImportTorchao(tensors);
 }
 
-absl::StatusOr<ImportedWeights> Gguf(Source* source) {
+absl::StatusOr<ImportedWeights> Gguf(ByteSource* source) {
   TensorMaker make(source);
   struct Block {
     GgufType type;
@@ -237,7 +195,7 @@ void CheckContract(const ImportedWeights& weights) {
   QGEMM_CHECK(DequantizeRow(weights, weights.n - 1).size() == static_cast<size_t>(weights.k));
 }
 
-absl::StatusOr<ImportedWeights> ImportSome(Source* source) {
+absl::StatusOr<ImportedWeights> ImportSome(ByteSource* source) {
   switch (source->Below(5)) {
     case 0:
       return Gptq(source);
@@ -255,7 +213,7 @@ absl::StatusOr<ImportedWeights> ImportSome(Source* source) {
 }  // namespace
 
 bool ImportArbitraryLayer(absl::Span<const uint8_t> input) {
-  Source source(input);
+  ByteSource source(input);
   const absl::StatusOr<ImportedWeights> weights = ImportSome(&source);
   if (weights.ok()) {
     CheckContract(*weights);

@@ -1,0 +1,17 @@
+#include <cstddef>
+#include <cstdint>
+
+#include "tests/fuzz/frames_input.h"
+#include "tests/fuzz/quiet.h"
+
+// NOLINTNEXTLINE(readability-identifier-naming): libFuzzer's name
+extern "C" int LLVMFuzzerInitialize(int* /*argc*/, char*** /*argv*/) {
+  qgemm::SilenceLogs();
+  return 0;
+}
+
+// NOLINTNEXTLINE(readability-identifier-naming): libFuzzer's name
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  qgemm::ReadArbitraryFrames(absl::MakeConstSpan(data, size));
+  return 0;
+}

@@ -1,0 +1,37 @@
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "tests/fuzz/corpus.h"
+#include "tests/fuzz/quiet.h"
+#include "tests/fuzz/records_input.h"
+
+namespace qgemm {
+namespace {
+
+TEST(RecordsFuzz, HoldsOverTheCorpus) {
+  SilenceLogs();
+  int taken = 0;
+  for (const std::vector<uint8_t>& input : Corpus("records"))
+    taken += ReadArbitraryRecords(input) > 0 ? 1 : 0;
+  EXPECT_GT(taken, 10);
+}
+
+TEST(RecordsFuzz, HoldsOverInputsNearTheCorpus) {
+  SilenceLogs();
+  std::mt19937_64 random(1);
+  const std::vector<std::vector<uint8_t>> corpus = Corpus("records");
+  ASSERT_FALSE(corpus.empty());
+  int taken = 0;
+  constexpr int kTrials = 1000;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    taken += ReadArbitraryRecords(Mutated(corpus[random() % corpus.size()], random)) > 0 ? 1 : 0;
+  }
+  // Both paths are walked: inputs are neither all broken nor all fine.
+  EXPECT_GT(taken, kTrials / 20);
+  EXPECT_LT(taken, kTrials);
+}
+
+}  // namespace
+}  // namespace qgemm
