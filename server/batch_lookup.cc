@@ -17,6 +17,12 @@ namespace {
 // which is what it keeps.
 constexpr Duration kAnswerLife = std::chrono::minutes(10);
 
+std::string InAResponse(v1::LookupAnswer answer) {
+  v1::LookupResponse response;
+  *response.add_answers() = std::move(answer);
+  return response.SerializeAsString();
+}
+
 }  // namespace
 
 v1::BriefPick BriefOf(const v1::Pick& pick) {
@@ -41,12 +47,10 @@ BatchLookup::BatchLookup(PickLookup& lookup, CacheStore& store, Clock& clock, si
       max_per_generation_(std::max<size_t>(1, max_answers / 2 / kShards)) {}
 
 absl::Status BatchLookup::Run(const v1::LookupRequest& request, const TuningTarget& target,
-                              absl::string_view toolchain, v1::LookupResponse& response,
-                              LookupCounts& counts) {
+                              absl::string_view toolchain, std::string& response, LookupCounts& counts) {
   const TimePoint now = clock_.Now();
   const std::string suffix = absl::StrCat("\n", target.name, "\n", target.measured ? "1" : "0", "\n",
                                           target.profile.arch, "\n", target.driver_version, "\n", toolchain);
-  response.mutable_answers()->Reserve(request.keys_size());
   std::string name;
   for (int i = 0; i < request.keys_size(); ++i) {
     const v1::LookupKey& key = request.keys(i);
@@ -65,7 +69,9 @@ absl::Status BatchLookup::Run(const v1::LookupRequest& request, const TuningTarg
       Remember(name, answer);
     }
     ++(answer->hit ? counts.hits : counts.misses);
-    *response.add_answers() = request.brief() ? answer->brief : answer->full;
+    const std::string& bytes = request.brief() ? answer->brief : answer->full;
+    if (i == 0) response.reserve(response.size() + static_cast<size_t>(request.keys_size()) * bytes.size());
+    response += bytes;
   }
   return absl::OkStatus();
 }
@@ -85,14 +91,19 @@ absl::StatusOr<BatchLookup::AnswerPtr> BatchLookup::Make(const v1::LookupKey& ke
   QGEMM_ASSIGN_OR_RETURN(std::optional<StoredPick> found,
                          lookup_.Find(problem, bucket, target, least, toolchain));
   answer->hit = found.has_value();
+  v1::LookupAnswer full;
   if (found.has_value()) {
-    answer->full.set_stale(found->stale());
-    *answer->full.mutable_pick() = std::move(*found->record.mutable_pick());
-    answer->brief.set_stale(answer->full.stale());
-    *answer->brief.mutable_brief() = BriefOf(answer->full.pick());
+    v1::LookupAnswer brief;
+    brief.set_stale(found->stale());
+    *brief.mutable_brief() = BriefOf(found->record.pick());
+    answer->brief = InAResponse(std::move(brief));
+    full.set_stale(found->stale());
+    *full.mutable_pick() = std::move(*found->record.mutable_pick());
+    answer->full = InAResponse(std::move(full));
   } else {
-    answer->full.set_miss_reason(
+    full.set_miss_reason(
         absl::StrCat(ProblemName(problem), " was never tuned at bucket ", bucket, " for ", target.name));
+    answer->full = InAResponse(std::move(full));
     answer->brief = answer->full;
   }
   return AnswerPtr(std::move(answer));

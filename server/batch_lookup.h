@@ -35,16 +35,16 @@ class BatchLookup {
   // Borrowed: lookup, store, clock. At most `max_answers` are remembered.
   BatchLookup(PickLookup& lookup, CacheStore& store, Clock& clock, size_t max_answers = size_t{1} << 16);
 
-  // Appends one answer per key of the request, in order. InvalidArgument names the key and its field.
+  // Appends one answer per key of the request, in order, to the bytes of a LookupResponse: an answer is
+  // serialized when it is made, not when it is given. InvalidArgument names the key and its field.
   [[nodiscard]] absl::Status Run(const v1::LookupRequest& request, const TuningTarget& target,
-                                 absl::string_view toolchain, v1::LookupResponse& response,
-                                 LookupCounts& counts);
+                                 absl::string_view toolchain, std::string& response, LookupCounts& counts);
 
  private:
   // Constant once made.
   struct Answer {
-    v1::LookupAnswer full;
-    v1::LookupAnswer brief;
+    std::string full;  // as it stands in a LookupResponse
+    std::string brief;
     bool hit = false;
     std::vector<std::string> pick_keys;  // of the picks that could have answered
     uint64_t epochs = 0;                 // sum over pick_keys, before they were read

@@ -116,9 +116,11 @@ grpc::Status TunerService::Lookup(grpc::ServerContext* context, const v1::Lookup
                                   v1::LookupResponse* response) {
   const absl::StatusOr<Caller> caller = Admit(access_, *context);
   if (!caller.ok()) return ToGrpcStatus(caller.status());
-  absl::StatusOr<v1::LookupResponse> answers = tuner_.Lookup(*request);
-  if (!answers.ok()) return ToGrpcStatus(answers.status());
-  *response = *std::move(answers);
+  const absl::StatusOr<std::string> bytes = tuner_.LookupBytes(*request);
+  if (!bytes.ok()) return ToGrpcStatus(bytes.status());
+  // What is serialized already goes into the reply as it is: protobuf does so with fields that it does not
+  // know.
+  v1::LookupResponse::GetReflection()->MutableUnknownFields(response)->ParseFromString(*bytes);
   return grpc::Status::OK;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status_macros.h"
 #include "kernels/bucket.h"
 #include "server/kernel_key.h"
@@ -386,20 +387,30 @@ void Tuner::RequestKernels(PickJob& job) {
   });
 }
 
-absl::StatusOr<v1::LookupResponse> Tuner::Lookup(const v1::LookupRequest& request) {
+absl::StatusOr<std::string> Tuner::LookupBytes(const v1::LookupRequest& request) {
   if (request.keys().empty() || request.keys_size() > kMaxProblems) {
     return absl::InvalidArgumentError(
         absl::StrCat("keys has ", request.keys_size(), " entries; allowed: 1 .. ", kMaxProblems));
   }
   QGEMM_ASSIGN_OR_RETURN(const TuningTarget target, targets_.Resolve(request.target()));
   QGEMM_RETURN_IF_ERROR(ParseShapeDistance(request.distance()).status());
-  v1::LookupResponse response;
+  std::string bytes;
   LookupCounts counts;
-  const absl::Status answered = batch_lookup_.Run(request, target, known_toolchain(), response, counts);
+  const absl::Status answered = batch_lookup_.Run(request, target, known_toolchain(), bytes, counts);
   hits_ += counts.hits;
   misses_ += counts.misses;
   QGEMM_RETURN_IF_ERROR(answered);
-  if (request.allow_similar()) QGEMM_RETURN_IF_ERROR(AnswerSimilar(request, target, &response));
+  if (!request.allow_similar() || counts.misses == 0) return bytes;
+  v1::LookupResponse response;
+  QGEMM_CHECK(response.ParseFromString(bytes));
+  QGEMM_RETURN_IF_ERROR(AnswerSimilar(request, target, &response));
+  return response.SerializeAsString();
+}
+
+absl::StatusOr<v1::LookupResponse> Tuner::Lookup(const v1::LookupRequest& request) {
+  QGEMM_ASSIGN_OR_RETURN(const std::string bytes, LookupBytes(request));
+  v1::LookupResponse response;
+  QGEMM_CHECK(response.ParseFromString(bytes));
   return response;
 }
 

@@ -77,6 +77,8 @@ class Tuner {
 
   // From the store alone: needs neither workers nor a GPU.
   [[nodiscard]] absl::StatusOr<v1::LookupResponse> Lookup(const v1::LookupRequest& request);
+  // The same as the response's bytes, which is faster.
+  [[nodiscard]] absl::StatusOr<std::string> LookupBytes(const v1::LookupRequest& request);
 
   // What Tune would do for the same request. Unavailable: no compile worker can be started.
   [[nodiscard]] absl::StatusOr<v1::TuneEstimate> Estimate(const v1::TuneRequest& request);

@@ -56,9 +56,11 @@ class BatchLookupTest : public ::testing::Test {
     v1::LookupRequest request;
     for (const v1::LookupKey& key : keys) *request.add_keys() = key;
     request.set_brief(brief);
-    v1::LookupResponse response;
-    const absl::Status status = lookup_.Run(request, target_, "", response, counts_);
+    std::string bytes;
+    const absl::Status status = lookup_.Run(request, target_, "", bytes, counts_);
     EXPECT_TRUE(status.ok()) << status;
+    v1::LookupResponse response;
+    EXPECT_TRUE(response.ParseFromString(bytes));
     return response;
   }
   std::string ConfigOf(const v1::LookupKey& key) { return Run({key}).answers(0).pick().config(); }
@@ -152,8 +154,8 @@ TEST_F(BatchLookupTest, NamesTheKeyThatIsWrong) {
   v1::LookupRequest request;
   *request.add_keys() = KeyOf(256, 16);
   *request.add_keys() = KeyOf(256, 0);
-  v1::LookupResponse response;
-  const absl::Status status = lookup_.Run(request, target_, "", response, counts_);
+  std::string bytes;
+  const absl::Status status = lookup_.Run(request, target_, "", bytes, counts_);
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("keys[1]"));
 }
