@@ -25,6 +25,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/digest.h"
+#include "cache/housekeeping.h"
 #include "cache/rocksdb_store.h"
 #include "qgemm/v1/tuner.grpc.pb.h"
 #include "server/daemon.h"
@@ -49,6 +50,7 @@ struct Options {
   double seconds = 3;
   int threads = 2;
   int batch = 1000;
+  int rounds = 3;
 };
 
 // Answers every call with the same bytes, without looking at them: what gRPC's synchronous server costs,
@@ -71,6 +73,32 @@ class EchoService : public grpc::Service {
 
  private:
   grpc::ByteBuffer answer_;
+};
+
+// An echo that listens; gone with this.
+class Echo {
+ public:
+  // `address` empty: any port of the loopback.
+  Echo(size_t answer_bytes, const std::string& address) : service_(std::string(answer_bytes, 'x')) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort(address.empty() ? "127.0.0.1:0" : address, grpc::InsecureServerCredentials(),
+                             &port);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    QGEMM_CHECK(server_ != nullptr);
+    address_ = address.empty() ? absl::StrCat("127.0.0.1:", port) : address;
+  }
+  ~Echo() { server_->Shutdown(); }
+  Echo(const Echo&) = delete;
+  Echo& operator=(const Echo&) = delete;
+
+  const std::string& address() const { return address_; }
+
+ private:
+  EchoService service_;
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
 };
 
 v1::Problem ProblemOf(int i) {
@@ -121,8 +149,13 @@ grpc::ByteBuffer ToBuffer(const std::string& bytes) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-double Percentile(std::vector<double>& sorted, double part) {
+double Percentile(const std::vector<double>& sorted, double part) {
   return sorted.empty() ? 0 : sorted[std::min(sorted.size() - 1, static_cast<size_t>(part * sorted.size()))];
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
 }
 
 struct Load {
@@ -132,10 +165,12 @@ struct Load {
   size_t answer_bytes = 0;
 };
 
-// Calls the method with the requests in turn, each of `threads` threads one call after the other. `paced`
-// above 0: so many calls per second of all threads together, latencies counted from when a call was due.
-Load Run(const std::string& address, const std::vector<std::string>& requests, const Options& options,
-         double paced = 0) {
+// Calls the method with the requests in turn, each of `threads` threads one call after the other, and returns
+// the latencies in us, in order. `paced` above 0: so many calls per second of all threads together, latencies
+// counted from when a call was due. Sets what is not null.
+std::vector<double> Latencies(const std::string& address, const std::vector<std::string>& requests,
+                              const Options& options, double paced, double* rate = nullptr,
+                              size_t* last_answer_bytes = nullptr) {
   std::vector<std::vector<double>> latencies(options.threads);
   std::atomic<size_t> answer_bytes{0};
   std::vector<std::thread> threads;
@@ -194,8 +229,19 @@ Load Run(const std::string& address, const std::vector<std::string>& requests, c
   std::vector<double> all;
   for (const std::vector<double>& one : latencies) all.insert(all.end(), one.begin(), one.end());
   std::sort(all.begin(), all.end());
-  return {std::accumulate(rates.begin(), rates.end(), 0.0), Percentile(all, 0.5), Percentile(all, 0.99),
-          answer_bytes};
+  if (rate != nullptr) *rate = std::accumulate(rates.begin(), rates.end(), 0.0);
+  if (last_answer_bytes != nullptr) *last_answer_bytes = answer_bytes;
+  return all;
+}
+
+Load Run(const std::string& address, const std::vector<std::string>& requests, const Options& options,
+         double paced = 0) {
+  Load load;
+  const std::vector<double> all =
+      Latencies(address, requests, options, paced, &load.rate, &load.answer_bytes);
+  load.p50_us = Percentile(all, 0.5);
+  load.p99_us = Percentile(all, 0.99);
+  return load;
 }
 
 Json ToJson(const Load& load) {
@@ -203,6 +249,27 @@ Json ToJson(const Load& load) {
           {"p50_us", load.p50_us},
           {"p99_us", load.p99_us},
           {"answer_bytes", load.answer_bytes}};
+}
+
+// The daemon beside the echo, in turn, so that a slow moment of the machine hits both.
+Json Compare(const std::string& echo, const std::string& daemon, const std::vector<std::string>& requests,
+             const Options& options) {
+  Json rounds = Json::array();
+  std::vector<double> ratios;
+  std::vector<double> echo_rates;
+  std::vector<double> lookup_rates;
+  for (int round = 0; round < options.rounds; ++round) {
+    const Load bare = Run(echo, requests, options);
+    const Load lookup = Run(daemon, requests, options);
+    ratios.push_back(lookup.rate / bare.rate);
+    echo_rates.push_back(bare.rate);
+    lookup_rates.push_back(lookup.rate);
+    rounds.push_back({{"echo", ToJson(bare)}, {"lookup", ToJson(lookup)}, {"ratio", ratios.back()}});
+  }
+  return {{"median_ratio", Median(ratios)},
+          {"echo_calls_per_s", Median(echo_rates)},
+          {"lookup_calls_per_s", Median(lookup_rates)},
+          {"rounds", rounds}};
 }
 
 std::string BatchRequest(int first, int count, int picks, bool brief) {
@@ -258,6 +325,70 @@ Json MeasureOpening(int64_t picks, const TuningTarget& target) {
   return {{"picks", picks}, {"open_and_first_lookup_s", openings}, {"disk_bytes", disk_bytes}};
 }
 
+// A store at its size limit while a week's inserts, four times the limit, come in; lookups through the daemon
+// all the while.
+Json MeasureAtTheLimit(const Options& options, const TuningTarget& target) {
+  constexpr size_t kKernelBytes = 100'000;
+  constexpr int kHot = 200;
+  constexpr double kWeekSeconds = 30;  // all of its inserts, 9 MB/s
+  TemporaryDirectory temporary;
+  SimulatedClock clock;
+  RocksDbStoreOptions store_options;
+  store_options.clock = &clock;
+  store_options.limit_bytes = kMinStoreLimitBytes;
+  auto store = RocksDbStore::Open(temporary.store(), store_options);
+  QGEMM_CHECK(store.ok());
+  Housekeeping housekeeping(**store, clock, HousekeepingOptions());
+  FakeCompiler compiler;
+  DaemonOptions daemon_options;
+  daemon_options.listen.push_back(*ParseListenAddress("unix:" + temporary.path() + "/qgemm.sock"));
+  daemon_options.data_dir = temporary.store();
+  auto daemon = Daemon::Start(**store, compiler, nullptr, clock,
+                              *TargetResolver::Create("h200", "", std::nullopt), daemon_options);
+  QGEMM_CHECK(daemon.ok());
+  for (int i = 0; i < kHot; ++i) QGEMM_CHECK((*store)->PutPick(PickRecordOf(i, target), {}).ok());
+
+  const int inserts = static_cast<int>(4 * kMinStoreLimitBytes / static_cast<int64_t>(kKernelBytes));
+  std::atomic<bool> done{false};
+  int64_t largest = 0;
+  const auto begin = SteadyClock::now();
+  std::thread inserter([&] {
+    for (int i = 0; i < inserts; ++i) {
+      std::this_thread::sleep_until(begin + std::chrono::duration_cast<SteadyClock::duration>(
+                                                std::chrono::duration<double>(kWeekSeconds * i / inserts)));
+      QGEMM_CHECK((*store)->PutKernel(Kernel(absl::StrCat("k", i), Noise(kKernelBytes, i))).ok());
+      QGEMM_CHECK((*store)->PutPick(PickRecordOf(kHot + i, target), {}).ok());
+      if (i % 8 == 0) largest = std::max(largest, (*store)->Stats()->disk_bytes);
+      clock.Advance(std::chrono::minutes(7 * 24 * 60 / inserts + 1));
+      if (i % 20 == 0) housekeeping.RunDue();
+    }
+    done = true;
+  });
+  std::vector<std::string> requests;
+  for (int i = 0; i < kHot; ++i) requests.push_back(BatchRequest(i, 1, kHot, false));
+  std::vector<double> latencies;
+  while (!done) {
+    Options one = options;
+    one.threads = 1;
+    one.seconds = 1;
+    const std::vector<double> more = Latencies((*daemon)->addresses()[0], requests, one, 1000);
+    latencies.insert(latencies.end(), more.begin(), more.end());
+  }
+  inserter.join();
+  std::sort(latencies.begin(), latencies.end());
+  Json json = {
+      {"limit_bytes", store_options.limit_bytes},
+      {"inserted_bytes", static_cast<int64_t>(inserts) * static_cast<int64_t>(kKernelBytes)},
+      {"largest_bytes", largest},
+      {"largest_over_limit", static_cast<double>(largest) / static_cast<double>(store_options.limit_bytes)},
+      {"evicted", (*store)->Stats()->evicted},
+      {"lookups", latencies.size()},
+      {"lookup_p50_us", Percentile(latencies, 0.5)},
+      {"lookup_p99_us", Percentile(latencies, 0.99)}};
+  (*daemon)->Stop(std::chrono::milliseconds(0));
+  return json;
+}
+
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app("Lookups through the daemon beside a bare gRPC echo of the same sizes.", "rpc_bench");
@@ -266,6 +397,10 @@ int Main(int argc, char** argv) {
   app.add_option("--seconds", options.seconds, "Per measurement")->capture_default_str();
   app.add_option("--threads", options.threads, "Clients, one call at a time each")->capture_default_str();
   app.add_option("--batch", options.batch, "Keys of a batch")->capture_default_str();
+  app.add_option("--rounds", options.rounds, "Of each measurement; medians count")->capture_default_str();
+  bool at_limit = false;
+  app.add_flag("--at-limit", at_limit,
+               "Only: lookups while a week's inserts go into a store at its size limit");
   CLI11_PARSE(app, argc, argv);
   spdlog::set_level(spdlog::level::warn);
 
@@ -275,6 +410,10 @@ int Main(int argc, char** argv) {
   absl::StatusOr<TargetResolver> targets = TargetResolver::Create("h200", "", std::nullopt);
   QGEMM_CHECK(targets.ok());
   const TuningTarget target = *targets->Resolve("");
+  if (at_limit) {
+    std::printf("%s\n", MeasureAtTheLimit(options, target).dump(2).c_str());
+    return 0;
+  }
   FakeCompiler compiler;
   DaemonOptions daemon_options;
   const std::string socket = temporary.path() + "/qgemm.sock";
@@ -296,46 +435,34 @@ int Main(int argc, char** argv) {
   json["threads"] = options.threads;
   json["cores"] = std::thread::hardware_concurrency();
   json["idle_rss_bytes"] = idle_bytes;
-  v1::LookupResponse sample;
   for (const std::string& address : (*daemon)->addresses()) {
     const bool is_unix = address.rfind("unix:", 0) == 0;
     Json& out = json[is_unix ? "unix" : "loopback"];
-    // The echo answers with as many bytes as a lookup does.
-    const size_t answer_bytes = Run(address, single, {.seconds = 0.05, .threads = 1}).answer_bytes;
-    EchoService echo(std::string(answer_bytes, 'x'));
-    grpc::ServerBuilder builder;
-    const std::string echo_socket = temporary.path() + "/echo.sock";
-    int port = 0;
-    builder.AddListeningPort(is_unix ? "unix:" + echo_socket : "127.0.0.1:0",
-                             grpc::InsecureServerCredentials(), &port);
-    builder.RegisterService(&echo);
-    const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-    QGEMM_CHECK(server != nullptr);
-    const std::string echo_address = is_unix ? "unix:" + echo_socket : absl::StrCat("127.0.0.1:", port);
-    // In turn, so that a slow moment of the machine hits both.
-    Json rounds = Json::array();
-    std::vector<double> ratios;
-    Load lookup;
-    for (int round = 0; round < 3; ++round) {
-      const Load bare = Run(echo_address, single, options);
-      lookup = Run(address, single, options);
-      ratios.push_back(lookup.rate / bare.rate);
-      rounds.push_back({{"echo", ToJson(bare)}, {"lookup", ToJson(lookup)}, {"ratio", ratios.back()}});
+    const auto echo_of = [&](size_t answer_bytes) {
+      return Echo(answer_bytes, is_unix ? "unix:" + temporary.path() + "/echo.sock" : "");
+    };
+    {
+      const Echo echo = echo_of(Run(address, single, {.seconds = 0.05, .threads = 1}).answer_bytes);
+      out["single"] = Compare(echo.address(), address, single, options);
     }
-    std::sort(ratios.begin(), ratios.end());
-    out["rounds"] = rounds;
-    out["median_ratio"] = ratios[1];
-    out["half_load"] = ToJson(Run(address, single, options, lookup.rate / 2));
+    const double rate = out["single"]["lookup_calls_per_s"];
+    std::vector<double> p99;
+    for (int round = 0; round < options.rounds; ++round) {
+      const Load load = Run(address, single, options, rate / 2);
+      out["half_load"].push_back(ToJson(load));
+      p99.push_back(load.p99_us);
+    }
+    out["half_load_p99_us"] = Median(p99);
     for (const bool brief : {true, false}) {
       std::vector<std::string> batches;
       for (int i = 0; i < 8; ++i) {
         batches.push_back(BatchRequest(i * options.batch, options.batch, options.picks, brief));
       }
-      const Load load = Run(address, batches, options);
-      Json& batch = out[brief ? "batch_brief" : "batch_full"] = ToJson(load);
-      batch["keys_per_s"] = load.rate * options.batch;
+      const Echo echo = echo_of(Run(address, batches, {.seconds = 0.05, .threads = 1}).answer_bytes);
+      Json& batch = out[brief ? "batch_brief" : "batch_full"] =
+          Compare(echo.address(), address, batches, options);
+      batch["keys_per_s"] = batch["lookup_calls_per_s"].get<double>() * options.batch;
     }
-    server->Shutdown();
   }
   if (options.many_picks > 0) json["opening"] = MeasureOpening(options.many_picks, target);
   std::printf("%s\n", json.dump(2).c_str());

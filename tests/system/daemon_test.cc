@@ -12,6 +12,7 @@
 #include <future>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -80,6 +81,35 @@ TEST_F(DaemonTest, TwoClientsAtOnceShareOneTuning) {
   ASSERT_EQ(two.results.size(), 1u);
   EXPECT_EQ(one.results[0].pick().SerializeAsString(), two.results[0].pick().SerializeAsString());
   EXPECT_EQ(one.summary.timings() + two.summary.timings(), one.results[0].pick().timed());
+}
+
+TEST_F(DaemonTest, SixtyFourClientsOfOneColdKeyShareOneTuning) {
+  Start(/*gpu=*/true);
+  SKIP_WITHOUT_NVRTC();
+  const v1::TuneRequest request = RequestFor(Int4Problem(512, 1024), {4}, v1::EFFORT_QUICK);
+  std::vector<std::future<TuneAnswer>> tunes;
+  for (int i = 0; i < 64; ++i) tunes.push_back(std::async(std::launch::async, [&] { return Tune(request); }));
+  std::set<std::string> picks;
+  int64_t compiles = 0;
+  int64_t timings = 0;
+  int64_t timed = 0;
+  for (std::future<TuneAnswer>& tune : tunes) {
+    const TuneAnswer answer = tune.get();
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+    ASSERT_EQ(answer.results.size(), 1u);
+    picks.insert(answer.results[0].pick().SerializeAsString());
+    compiles += answer.summary.compiles();
+    timings += answer.summary.timings();
+    timed = answer.results[0].pick().timed();
+  }
+  EXPECT_EQ(picks.size(), 1u);
+  EXPECT_EQ(timings, timed);
+  // The store's kernels are those that were compiled, each once.
+  grpc::ClientContext context;
+  v1::CacheStatsResponse stats;
+  ASSERT_TRUE(v1::Cache::NewStub(channel_)->Stats(&context, {}, &stats).ok());
+  EXPECT_GT(compiles, 0);
+  EXPECT_EQ(compiles, stats.kernels());
 }
 
 TEST_F(DaemonTest, SendsTheKernelOfAPickWithItsDigest) {

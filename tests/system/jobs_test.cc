@@ -6,23 +6,28 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <future>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/digest.h"
+#include "qgemm/v1/cache.grpc.pb.h"
 #include "qgemm/v1/device.grpc.pb.h"
 #include "tests/system/daemon_fixture.h"
 
 namespace qgemm {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class JobsDaemonTest : public DaemonTest {
@@ -71,6 +76,31 @@ class JobsDaemonTest : public DaemonTest {
     const grpc::Status status = tuner_->ListJobs(&context, {}, &response);
     EXPECT_TRUE(status.ok()) << status.error_message();
     return {response.jobs().begin(), response.jobs().end()};
+  }
+
+  std::string KernelBytes(const std::string& sha256) {
+    grpc::ClientContext context;
+    v1::GetKernelsRequest request;
+    request.add_sha256(sha256);
+    const auto reader = tuner_->GetKernels(&context, request);
+    std::string bytes;
+    v1::KernelChunk chunk;
+    while (reader->Read(&chunk)) bytes += chunk.data();
+    EXPECT_TRUE(reader->Finish().ok());
+    return bytes;
+  }
+
+  // What a store and its daemon leave nowhere but in the middle of their work.
+  std::vector<std::string> TemporaryFiles() const {
+    std::vector<std::string> files;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) {
+      const std::string name = entry.path().filename().string();
+      if (absl::StrContains(name, "tmp") || absl::StrContains(name, ".damaged") ||
+          absl::EndsWith(name, ".part")) {
+        files.push_back(entry.path());
+      }
+    }
+    return files;
   }
 
   v1::TuneRequest Request(int64_t n = 512, v1::Effort effort = v1::EFFORT_BALANCED) {
@@ -165,6 +195,59 @@ TEST_F(JobsDaemonTest, CancelledJobWhoseKernelHangsFreesTheGpuWithinASecond) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(500));
   ASSERT_TRUE(daemon_->AwaitLine("the GPU process was killed: nobody waits").has_value());
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+}
+
+// Queued work within 100 ms, running work within 1 s; the slowest of each is printed.
+TEST_F(JobsDaemonTest, CancelTakesEffectInTime) {
+  // A tuning of one candidate after the other that takes a minute.
+  StartWith({{"QGEMM_SIMULATED_SCREEN_MS", "100"}});
+  SKIP_WITHOUT_NVRTC();
+  using std::chrono::steady_clock;
+  const auto cancel = [&](const std::string& job_id) {
+    const auto begin = steady_clock::now();
+    grpc::ClientContext context;
+    context.AddMetadata("client_id", "test");
+    v1::CancelJobRequest request;
+    request.set_job_id(job_id);
+    v1::CancelJobResponse response;
+    const grpc::Status status = tuner_->CancelJob(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(response.job().state(), v1::JOB_STATE_CANCELLED);
+    return steady_clock::now() - begin;
+  };
+  const auto state_of = [&](const std::string& job_id) {
+    for (const v1::Job& job : List()) {
+      if (job.job_id() == job_id) return job.state();
+    }
+    return v1::JOB_STATE_UNSPECIFIED;
+  };
+  const std::string running = Detach(Request(512, v1::EFFORT_EXHAUSTIVE));
+  while (state_of(running) == v1::JOB_STATE_QUEUED) {
+  }
+  std::vector<std::string> queued;
+  for (int i = 1; i <= 20; ++i) queued.push_back(Detach(Request(512 + 64 * i, v1::EFFORT_EXHAUSTIVE)));
+  auto slowest_queued = steady_clock::duration::zero();
+  for (const std::string& job_id : queued) {
+    EXPECT_EQ(state_of(job_id), v1::JOB_STATE_QUEUED);
+    slowest_queued = std::max(slowest_queued, cancel(job_id));
+  }
+  EXPECT_LE(slowest_queued, std::chrono::milliseconds(100));
+
+  // The next job's work begins when the running one's is withdrawn.
+  const std::string other = Detach(Request(4096, v1::EFFORT_QUICK));
+  EXPECT_EQ(state_of(running), v1::JOB_STATE_RUNNING);
+  const auto begin = steady_clock::now();
+  cancel(running);
+  while (state_of(other) == v1::JOB_STATE_QUEUED) {
+    ASSERT_LT(steady_clock::now() - begin, std::chrono::seconds(20));
+  }
+  const auto until_next = steady_clock::now() - begin;
+  EXPECT_LE(until_next, std::chrono::seconds(1));
+  using Milliseconds = std::chrono::duration<double, std::milli>;
+  std::printf(
+      "cancelled: queued jobs after at most %.1f ms, the next one's work began %.1f ms after the running "
+      "one\n",
+      Milliseconds(slowest_queued).count(), Milliseconds(until_next).count());
 }
 
 TEST_F(JobsDaemonTest, UnknownJobsAreNotFound) {
@@ -366,22 +449,31 @@ TEST_F(JobsDaemonTest, WorkersThatReturnAreUsedWithoutARestart) {
   EXPECT_TRUE(Tune(request).status.ok());
 }
 
-// QGEMM_SOAK_ROUNDS and QGEMM_SOAK_JOBS make it longer.
+// QGEMM_SOAK_ROUNDS and QGEMM_SOAK_JOBS make it longer: QGEMM_SOAK_ROUNDS=20 QGEMM_SOAK_JOBS=100 for the
+// whole.
 TEST_F(JobsDaemonTest, RandomKillsLoseNoAcknowledgedJobAndNoResult) {
-  Start(/*gpu=*/true);
+  const std::vector<std::string> flags = {"--job-history", "10000"};
+  Start(/*gpu=*/true, flags);
   SKIP_WITHOUT_NVRTC();
   const auto number = [](const char* name, int otherwise) {
     const char* text = std::getenv(name);
     return text == nullptr ? otherwise : std::atoi(text);
   };
   const int rounds = number("QGEMM_SOAK_ROUNDS", 2);
-  const int jobs = number("QGEMM_SOAK_JOBS", 6);
-  std::mt19937 random(20261130);
+  const int jobs = number("QGEMM_SOAK_JOBS", 8);
+  constexpr int kKillsPerRound = 3;
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 random(seed);
   std::vector<std::string> acknowledged;
+  int kills = 0;
   std::map<std::string, std::string> answered;  // what was streamed, by job and bucket
   int64_t n = 512;
   for (int round = 0; round < rounds; ++round) {
-    const int kill_after = std::uniform_int_distribution<int>(1, jobs)(random);
+    std::set<int> kill_after;
+    while (kill_after.size() < kKillsPerRound) {
+      kill_after.insert(std::uniform_int_distribution<int>(0, jobs - 1)(random));
+    }
     for (int i = 0; i < jobs; ++i) {
       n += 64;
       const std::string job_id = Detach(Request(n));
@@ -392,14 +484,22 @@ TEST_F(JobsDaemonTest, RandomKillsLoseNoAcknowledgedJobAndNoResult) {
           answered[absl::StrCat(job_id, " ", result.m_bucket())] = result.pick().SerializeAsString();
         }
       }
-      if (i + 1 == kill_after) {
+      if (kill_after.count(i) > 0) {
+        // Anywhere in the work that goes on.
+        const auto until = std::chrono::steady_clock::now() +
+                           std::chrono::microseconds(std::uniform_int_distribution<int>(0, 50'000)(random));
+        while (std::chrono::steady_clock::now() < until) {
+        }
         daemon_->Signal(SIGKILL);
         ASSERT_EQ(daemon_->AwaitExit(), 128 + SIGKILL);
-        Start(/*gpu=*/true);
+        ++kills;
+        Start(/*gpu=*/true, flags);
       }
     }
   }
   EXPECT_EQ(acknowledged.size(), static_cast<size_t>(rounds) * jobs);
+  EXPECT_EQ(kills, rounds * kKillsPerRound);
+  std::set<std::string> kernels;
   std::map<std::string, std::string> final;
   for (const std::string& job_id : acknowledged) {
     const TuneAnswer answer = Watch(job_id);
@@ -407,11 +507,22 @@ TEST_F(JobsDaemonTest, RandomKillsLoseNoAcknowledgedJobAndNoResult) {
     EXPECT_EQ(answer.results.size(), 2u);
     for (const v1::TuneResult& result : answer.results) {
       EXPECT_TRUE(result.has_pick()) << result.error();
+      kernels.insert(result.pick().kernel().sha256());
       final[absl::StrCat(job_id, " ", result.m_bucket())] = result.pick().SerializeAsString();
     }
   }
   for (const auto& [key, pick] : answered) EXPECT_EQ(final[key], pick) << key;
   for (const v1::Job& job : List()) EXPECT_EQ(job.state(), v1::JOB_STATE_DONE) << job.job_id();
+  // Every kernel that a pick names has the bytes that it names.
+  for (const std::string& sha256 : kernels) EXPECT_EQ(Sha256Hex(KernelBytes(sha256)), sha256);
+  grpc::ClientContext context;
+  v1::CacheVerifyResponse verified;
+  ASSERT_TRUE(v1::Cache::NewStub(channel_)->Verify(&context, {}, &verified).ok());
+  EXPECT_EQ(verified.corrupt(), 0);
+  EXPECT_EQ(verified.picks_without_kernel(), 0);
+  EXPECT_THAT(TemporaryFiles(), ElementsAre());
+  std::printf("%d kills, %zu jobs, %zu results, %zu kernels\n", kills, acknowledged.size(), final.size(),
+              kernels.size());
 }
 
 }  // namespace
