@@ -134,8 +134,9 @@ class SourceBench::Comparison {
       progress_.set_candidates_wanted(progress_.candidates_wanted() + static_cast<int>(candidates.size()));
       planned.push_back(std::move(candidates));
     }
-    if (timed)
+    if (timed) {
       support_ = Wanted(supply_.RequestSupport(target_.profile.arch, toolchain_, BenchFlow(/*priority=*/1)));
+    }
     for (size_t i = 0; i < units.size(); ++i) RequestKernels(units[i], planned[i]);
     for (size_t i = 0; i < units.size(); ++i) {
       for (Compared& compared : planned[i]) {
