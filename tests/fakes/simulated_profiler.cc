@@ -167,8 +167,9 @@ absl::StatusOr<internal::ScreenReply> SimulatedProfiler::Screen(const internal::
     reply.set_reason(reason);
     return reply;
   };
-  if (Matches("LOAD", name))
+  if (Matches("LOAD", name)) {
     return fail(internal::CANDIDATE_FAILURE_LOAD, "simulated CUDA_ERROR_INVALID_IMAGE");
+  }
   if (Matches("WRONG", name)) {
     reply.set_relative_error(0.5);
     return fail(internal::CANDIDATE_FAILURE_WRONG, "simulated wrong result: relative error 0.5");
