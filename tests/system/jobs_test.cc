@@ -262,7 +262,8 @@ TEST_F(JobsDaemonTest, UnknownJobsAreNotFound) {
 }
 
 TEST_F(JobsDaemonTest, SigtermFinishesWhatWasAcceptedAndRefusesTheRest) {
-  Start(/*gpu=*/true);
+  // As long as a busy machine may need.
+  Start(/*gpu=*/true, {"--drain-seconds", "240"});
   SKIP_WITHOUT_NVRTC();
   grpc::ClientContext context;
   const auto reader = tuner_->Tune(&context, Request());
