@@ -15,11 +15,11 @@ Weights are random. What is done, each step under its name in the JSON that --ou
   steps    one pass of T rows through the model, in a CUDA graph
   methods  the layers exported as 8 methods (1, 2, 4, 8, 16, 32, 64 rows and any), with and without the weight store: the same
            files; where run_layer is (--run-layer), a layer of that bundle run in C beside its product in fp64
+  export   torch.export of prefill and decoding step, saved, loaded and run: the same tokens
   aoti     the decoding step as an AOTInductor package, loaded and run: the same tokens (or parted by rounding). The package is
            code alone: its weights are those of the bundle
   cpp      that package run by run_package.cc, without Python: libqgemm.so launches the kernels of a bundle, whose weights
            the package uses. Needs a GPU, g++, and libqgemm.so (--library)
-  export   torch.export of prefill and decoding step, saved, loaded and run: the same tokens
   hf       the same weights in transformers' LlamaForCausalLM, whose layers are replaced; generate() beside the plain model
 
 A step that fails is reported in "errors" and the next one goes on; exit code 0: none failed and all comparisons hold.
@@ -619,7 +619,10 @@ def aoti(run, figures):
     phase("exported")
     path = tempfile.mkdtemp(prefix="qgemm-aoti.") + "/step.pt2"
     # Fused code rounds to bf16 where the model does. The weights stay where they are.
-    options = {"emulate_precision_casts": True, "aot_inductor.package_constants_in_so": False}
+    in_package = run.arguments.weights_in_package
+    options = {"emulate_precision_casts": True, "aot_inductor.package_constants_in_so": in_package}
+    if run.is_cuda:
+        options["cpp.vec_isa_ok"] = False  # nothing is vectorized on the CPU: no half minute of trying what it can
     faulthandler.dump_traceback_later(45, repeat=True)  # says what a compilation that does not end is at
     try:
         with torch._inductor.config.patch(options), GemmChoices() as choices:
@@ -628,10 +631,12 @@ def aoti(run, figures):
         faulthandler.cancel_dump_traceback_later()
     phase("compiled")
     package = torch._inductor.aoti_load_package(path)
-    constants = constants_of(program)
-    names = package.get_constant_fqns()
-    package.load_constants({each: constants[each] for each in names}, check_full_update=True, user_managed=True)
     phase("loaded")
+    names = [] if in_package else package.get_constant_fqns()
+    if names:
+        constants = constants_of(program)
+        package.load_constants({each: constants[each] for each in names}, check_full_update=True, user_managed=True)
+        phase("given_weights")
     figures["bytes"], figures["constants"] = pathlib.Path(path).stat().st_size, len(names)
     config = torch._inductor.config
     figures["gemm_configs_chosen_by_inductor"] = choices.choices
@@ -787,7 +792,7 @@ def hf(run, figures):
 
 STEPS = {
     "tune": tune, "layers": layers, "tokens": tokens, "fused": fused, "decode": decode, "steps": steps,
-    "methods": methods, "aoti": aoti, "cpp": cpp, "export": export, "hf": hf,
+    "methods": methods, "export": export, "aoti": aoti, "cpp": cpp, "hf": hf,
 }  # fmt: skip
 
 
@@ -808,6 +813,7 @@ def main():
     parser.add_argument("--library", help="libqgemm.so; else QGEMM_LIBRARY, else ../lib/libqgemm.so")
     parser.add_argument("--run-layer", help="the program run_layer; else ../bin/run_layer")
     parser.add_argument("--methods-folder", help="folder to leave the bundle of 8 methods in; else a temporary one")
+    parser.add_argument("--weights-in-package", action="store_true", help="of AOTInductor; else it uses the bundle's")
     parser.add_argument("--tune-timeout", type=float, default=150, help="seconds for each of two tune calls")
     parser.add_argument("--out", type=pathlib.Path, help="JSON file of all figures")
     arguments = parser.parse_args()

@@ -273,7 +273,10 @@ int main(int argc, char** argv) {
     tensors[constant.name] =
         state.Tensor(constant.dimensions, constant.scalar_type, constant.source, offset, device);
   }
-  package.load_constants(tensors, /*use_inactive=*/false, /*check_full_update=*/true, /*user_managed=*/true);
+  if (!tensors.empty()) {  // else the package has its weights
+    package.load_constants(tensors, /*use_inactive=*/false, /*check_full_update=*/true,
+                           /*user_managed=*/true);
+  }
 
   const int count = std::atoi(argv[5]);
   double started = Seconds();
