@@ -112,6 +112,7 @@ def _pick_from_json(row, problem, kernels):
     info = KernelInfo(
         kernel["sha256"], row["config"], kernel["entry"], kernel["arch"], kernel["bytes"], 0, 0, 0, 0, 0, "",
         launch.abi_version, launch.layout_id, 0.0, 0, kernel.get("access"),
+        kernel.get("programmatic", False),
     )  # fmt: skip
     fields = {field: row.get(field) for field in _PICK_FIELDS}
     return Pick(
@@ -276,7 +277,7 @@ def write(path, methods, cubins, tensors=None, weights_file=None):
     for sha256, info in sorted(infos.items()):
         add(f"kernels/{sha256}.cubin", cubins[sha256])
         kernels.append({"sha256": sha256, "entry": info.entry, "arch": info.arch, "bytes": len(cubins[sha256]),
-                        "programmatic": False, "access": info.access})  # fmt: skip
+                        "programmatic": info.programmatic, "access": info.access})  # fmt: skip
     weights = None
     if tensors is not None or weights_file is not None:
         weights = add("weights.safetensors", _safetensors(tensors) if weights_file is None else pathlib.Path(weights_file))

@@ -286,10 +286,12 @@ class KernelInfo:
     # What its PTX reads and writes: {"failure": None or why it is not known, "parameters": [{"index", "read", "written",
     # "alignment"}]}; None where the daemon did not say.
     access: Optional[dict] = dataclasses.field(default=None, repr=False, compare=False)
+    # It waits for the kernel before it, by its PTX, and may be launched programmatically; False also where nobody looked.
+    programmatic: bool = dataclasses.field(default=False, repr=False, compare=False)
 
     @classmethod
     def from_proto(cls, message):
-        names = [field.name for field in dataclasses.fields(cls) if field.name != "access"]
+        names = [field.name for field in dataclasses.fields(cls) if field.name not in ("access", "programmatic")]
         return cls(*(getattr(message, name) for name in names), access=_access_from_proto(message))
 
 

@@ -274,6 +274,9 @@ def test_methods_have_the_same_weights_once_with_and_without_skipping(daemon, tm
                 arguments = pick.launch.arguments
                 written = {arguments[row["index"]].name for row in pick.kernel.access["parameters"] if row["written"]}
                 assert pick.kernel.access["failure"] is None and "y" in written <= {"y", "workspace"}
+        with qgemm.Client(daemon) as client:
+            for kernel in opened.manifest["kernels"]:
+                assert kernel["programmatic"] == ("griddepcontrol.wait" in client.get_ptx(kernel["sha256"]))
         static = opened.method("m16")
         assert static.static_m == 16 and [[pick.m_bucket for pick in layer.picks] for layer in static.layers] == [[16]] * 2
         assert [pick.m_bucket for pick in opened.method("any").layers[1].picks] == list(qgemm.LADDER)

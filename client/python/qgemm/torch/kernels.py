@@ -1,6 +1,7 @@
 """Which kernel runs a problem with M rows: the tuned picks of this process, by problem and bucket."""
 
 import ctypes
+import dataclasses
 import threading
 
 from qgemm import bundle
@@ -110,8 +111,10 @@ class KernelTable:
                 raise ValueError(f"kernel {pick.kernel_sha256} of {pick.problem} is missing")
         with self._lock:
             for pick in picks:
-                self._picks.setdefault(pick.problem.canonical(), {})[pick.m_bucket] = pick
                 kernel = kernels[pick.kernel_sha256]
+                if hasattr(kernel, "info"):  # knows more than the pick says of its kernel
+                    pick = dataclasses.replace(pick, kernel=kernel.info)
+                self._picks.setdefault(pick.problem.canonical(), {})[pick.m_bucket] = pick
                 self._cubins[pick.kernel_sha256] = getattr(kernel, "cubin", kernel)
             self._version += 1
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from qgemm import bundle, packing, weight_store
 from qgemm.buckets import LADDER, bucket_for
+from qgemm.errors import NotFound
 from qgemm.results import TuneResults
 from qgemm.torch.kernels import KERNELS
 from qgemm.torch.op import linear, problem_of
@@ -218,10 +219,20 @@ def problems_of(model):
     return list(dict.fromkeys(layer.problem for layer in layers))
 
 
+def _with_programmatic(kernel, client):
+    """The kernel, its `info` saying whether it waits for the kernel before it."""
+    try:
+        waits = "griddepcontrol.wait" in client.get_ptx(kernel.sha256)
+    except NotFound:  # stored without its PTX
+        return kernel
+    return dataclasses.replace(kernel, info=dataclasses.replace(kernel.info, programmatic=waits))
+
+
 def tune(model, client, *, m=LADDER, effort="balanced", target="", progress=None):
     """Tunes the problems of a quantized model for the buckets of `m` and fetches their kernels; TuneResults."""
     results = client.tune(problems_of(model), m, effort=effort, target=target, progress=progress).raise_for_errors()
-    KERNELS.add(results.picks, client.get_kernels(results.picks))
+    kernels = client.get_kernels(results.picks)
+    KERNELS.add(results.picks, {sha256: _with_programmatic(kernel, client) for sha256, kernel in kernels.items()})
     devices = {module.weights.device for module in model.modules() if isinstance(module, QuantizedLinear)}
     preload(*(device.index for device in devices if device.type == "cuda"))
     return results
