@@ -166,7 +166,7 @@ class Mma final : public KernelFamily {
         config.activations == ActivationPath::kSlice
             ? rows * (slice_units * UnitK(signature.format) * 2) +
                   config.tile_n() / 16 * slice_units * (unit.all() - unit.codes) + kAlignment
-            : int64_t{config.warps_k} * config.stages * config.tile_m() * (config.blocks_per_stage * 128);
+            : int64_t{config.warps_k} * config.stages * config.tile_m() * config.blocks_per_stage * 128;
     const int64_t epilogue = int64_t{config.warps_k} * config.tile_m() * (config.tile_n() + 4) * 4;
     return (std::max((ring + 127) / 128 * 128 + activations, epilogue) + 127) / 128 * 128;
   }

@@ -104,8 +104,9 @@ class Wgmma final : public KernelFamily {
         // Twice as wide stages halve the copies per byte; with more tokens they never won. A box has at most
         // 256 words.
         if (signature.format.bits > 4 || tokens > 4 || g.row_tiles * g.groups_n > 2) continue;
-        for (const int stages : {3, 4, 6})
+        for (const int stages : {3, 4, 6}) {
           Add(out, tokens, g, stages, 4, parts ? ScaleMode::kPost : ScaleMode::kPre);
+        }
       }
     } else {
       for (const int tiles : TokenTiles(tokens)) {

@@ -175,8 +175,9 @@ absl::Status Run(const Arguments& arguments) {
   if (!arguments.out.empty()) {
     std::ofstream file(arguments.out);
     file << json.dump(1) << "\n";
-    if (!file.flush())
+    if (!file.flush()) {
       return absl::UnavailableError(absl::StrFormat("--out '%s' cannot be written", arguments.out));
+    }
   }
   return refused > 0 ? absl::FailedPreconditionError("some kernels were refused") : absl::OkStatus();
 }
