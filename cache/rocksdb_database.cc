@@ -68,7 +68,8 @@ rocksdb::DBOptions DbOptions(rocksdb::Env* env, int64_t limit_bytes) {
   options.info_log = std::make_shared<WarningLogger>();
   options.max_background_jobs = 2;
   options.max_open_files = 512;
-  options.max_total_wal_size = Share(limit_bytes, 32, 2 * kMiB, 16 * kMiB);
+  // What is in the log is in memory, too, and is read again by the next opening.
+  options.max_total_wal_size = Share(limit_bytes, 32, 2 * kMiB, 4 * kMiB);
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   // RocksDB's own recovery after a full disk does not bring writes back; the store reopens the database

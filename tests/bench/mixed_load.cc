@@ -346,7 +346,8 @@ class Clients {
 struct Sample {
   double at_s = 0;
   double rss_kib = 0;
-  double descriptors = 0;
+  double descriptors = 0;  // but for:
+  double store_files = 0;  // open tables and blob files, which come and go with the store's size
   double threads = 0;
 };
 
@@ -360,7 +361,8 @@ Sample SampleOf(pid_t pid, double at_s) {
   }
   std::error_code error;
   for (fs::directory_iterator entry(absl::StrCat("/proc/", pid, "/fd"), error), end; entry != end; ++entry) {
-    ++sample.descriptors;
+    const std::string extension = fs::read_symlink(entry->path(), error).extension();
+    ++(extension == ".sst" || extension == ".blob" ? sample.store_files : sample.descriptors);
   }
   return sample;
 }
@@ -432,12 +434,15 @@ int Main(int argc, char** argv) {
     json["rss_mib"] = {{"second_tenth", rss_before / 1024}, {"last_tenth", rss_after / 1024}};
     json["rss_growth_percent"] = growth;
     json["descriptors"] = {{"second_tenth", descriptors_before}, {"last_tenth", descriptors_after}};
+    json["store_files"] = {{"second_tenth", window(1, &Sample::store_files)},
+                           {"last_tenth", window(9, &Sample::store_files)}};
     json["threads"] = {{"second_tenth", window(1, &Sample::threads)},
                        {"last_tenth", window(9, &Sample::threads)}};
     good = growth < 5 && descriptors_after <= descriptors_before + 2 && json["wrong"].empty();
     std::printf("%s\n", json.dump(2).c_str());
     for (const Sample& sample : samples) {
-      json["samples"].push_back({sample.at_s, sample.rss_kib, sample.descriptors, sample.threads});
+      json["samples"].push_back(
+          {sample.at_s, sample.rss_kib, sample.descriptors, sample.store_files, sample.threads});
     }
   }
   if (!out.empty()) std::ofstream(out) << json.dump() << "\n";
