@@ -59,6 +59,10 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+float At(const std::vector<float>& sorted, double part) {
+  return sorted.empty() ? 0 : sorted[static_cast<size_t>(part * static_cast<double>(sorted.size() - 1))];
+}
+
 // What clients counted and saw. Thread-safe.
 class Tally {
  public:
@@ -82,12 +86,11 @@ class Tally {
   Json ToJson() {
     MutexLock lock(mu_);
     std::sort(lookup_us_.begin(), lookup_us_.end());
-    const auto at = [&](double part) {
-      return lookup_us_.empty() ? 0.0F : lookup_us_[static_cast<size_t>(part * (lookup_us_.size() - 1))];
-    };
+    const std::vector<float>& us = lookup_us_;
     return {{"counts", counts_},
             {"wrong", wrong_},
-            {"lookup_us", {{"p50", at(0.5)}, {"p99", at(0.99)}, {"p999", at(0.999)}, {"max", at(1)}}}};
+            {"lookup_us",
+             {{"p50", At(us, 0.5)}, {"p99", At(us, 0.99)}, {"p999", At(us, 0.999)}, {"max", At(us, 1)}}}};
   }
 
  private:
@@ -303,8 +306,9 @@ class Clients {
         total += chunk.total_bytes();
       }
       tally_.Expect(reader->Finish(), "kernel");
-      if (bytes != total || bytes == 0)
+      if (bytes != total || bytes == 0) {
         tally_.Wrong(absl::StrCat("kernel: ", bytes, " of ", total, " bytes"));
+      }
     }
     if (i % 10 == 0) {
       const auto context = Context("reader");

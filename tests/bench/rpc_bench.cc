@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -436,7 +437,7 @@ int Main(int argc, char** argv) {
   json["cores"] = std::thread::hardware_concurrency();
   json["idle_rss_bytes"] = idle_bytes;
   for (const std::string& address : (*daemon)->addresses()) {
-    const bool is_unix = address.rfind("unix:", 0) == 0;
+    const bool is_unix = absl::StartsWith(address, "unix:");
     Json& out = json[is_unix ? "unix" : "loopback"];
     const auto echo_of = [&](size_t answer_bytes) {
       return Echo(answer_bytes, is_unix ? "unix:" + temporary.path() + "/echo.sock" : "");
