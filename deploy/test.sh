@@ -2,8 +2,9 @@
 # Installs what is missing, builds and runs all tests. No arguments, no questions; exit status 0: all passed.
 #
 #   1. base, kernels, cache and the fuzz tests under AddressSanitizer and UndefinedBehaviorSanitizer
-#   2. clang-tidy on the sources that changed, warnings are errors
-#   3. everything in release; ctest's summary is the last thing printed
+#   2. the server's concurrent code under ThreadSanitizer; the presets asan and tsan have the rest of it
+#   3. clang-tidy on the sources that changed, warnings are errors
+#   4. everything in release; ctest's summary is the last thing printed
 #
 # Tests that need a GPU, or pip's packages, skip themselves, with the reason, where there is none. PyTorch is installed,
 # and tested with, only where CI=true or QGEMM_TEST_TORCH=1.
@@ -11,10 +12,13 @@ set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
 sanitized_areas=(unit/base unit/kernels unit/kernels/import unit/cache fuzz)
+thread_sanitized=(tuner_test compile_pool_test gpu_process_test)
 tidy_file_limit=16
 
 run_ctest() {
-  ctest --test-dir "$1" -j "$(build_jobs)" --output-on-failure --timeout 300 --no-tests=error </dev/null
+  local folder=$1
+  shift
+  ctest --test-dir "$folder" -j "$(build_jobs)" --output-on-failure --timeout 300 --no-tests=error "$@" </dev/null
 }
 
 # Sources changed since the branch left origin/main; on origin/main itself, in its last commit.
@@ -45,6 +49,12 @@ for area in "${sanitized_areas[@]}"; do
   step "asan: test $area"
   run_ctest "build/asan/tests/$area"
 done
+
+step "tsan: build ${thread_sanitized[*]}"
+configure tsan
+build tsan "${thread_sanitized[@]}"
+step "tsan: test the server's concurrent code"
+TSAN_OPTIONS="suppressions=$root/tests/tsan.supp die_after_fork=0" run_ctest build/tsan/tests/unit/server -L concurrent
 
 step "release: build everything"
 configure release
