@@ -9,7 +9,9 @@
 // the plan that effort BALANCED would make of the measured candidates, over the best measured; that plan's
 // size and configs; and the same for the plan that it makes of the whole space, with how many of its
 // candidates the sweep knows: an upper bound.
-//   cost_model_eval --regret regret.json [--configs N] [--candidates N]
+//   cost_model_eval [--configs N] [--candidates N] [--mechanisms N] [--of-family N] ...
+// lets BALANCED have other limits.
+//   cost_model_eval --regret regret.json
 // asks of the pairs of a run of tests/bench/regret instead: how much slower than the best of its reference
 // (the fastest five of EXHAUSTIVE among others) is the best one that BALANCED plans, with its own or other
 // limits, and the model's first choice where the reference knows it.
@@ -71,7 +73,7 @@ void Merge(std::istream& in, const std::string& name, RecordedTimings* cells) {
               ratios[ratios.size() / 2]);
 }
 
-int Report(const RecordedTimings& cells) {
+int Report(const RecordedTimings& cells, const ChoiceLimits& limits) {
   if (cells.empty()) {
     std::fprintf(stderr, "no usable points in the input\n");
     return 1;
@@ -107,9 +109,9 @@ int Report(const RecordedTimings& cells) {
       }
       return us / best;
     };
-    const std::vector<PlannedCandidate> plan = BalancedStrategy::Choose(measured);
+    const std::vector<PlannedCandidate> plan = BalancedStrategy::Choose(measured, limits);
     const std::vector<PlannedCandidate> whole =
-        BalancedStrategy::Choose(LegalByPrediction(Problem{n, k, {}}, BucketFor(m), device));
+        BalancedStrategy::Choose(LegalByPrediction(Problem{n, k, {}}, BucketFor(m), device), limits);
     const auto known = std::count_if(whole.begin(), whole.end(), [&](const PlannedCandidate& one) {
       return candidates.count(one.candidate) > 0;
     });
@@ -266,6 +268,10 @@ int Main(int argc, char** argv) {
       regret = argv[++i];
     } else if (name == "--configs" && !last) {
       limits.configs = std::atoi(argv[++i]);
+    } else if (name == "--mechanisms" && !last) {
+      limits.mechanisms = std::atoi(argv[++i]);
+    } else if (name == "--of-family" && !last) {
+      limits.of_family = std::atoi(argv[++i]);
     } else if (name == "--candidates" && !last) {
       limits.candidates = std::atoi(argv[++i]);
     } else if (name == "-") {
@@ -280,7 +286,7 @@ int Main(int argc, char** argv) {
     }
   }
   if (similar) return ReportSimilar(cells);
-  return regret.empty() ? Report(cells) : ReportPairs(regret, limits);
+  return regret.empty() ? Report(cells, limits) : ReportPairs(regret, limits);
 }
 
 }  // namespace
