@@ -9,13 +9,13 @@ namespace qgemm {
 
 // How much of a space is chosen.
 struct ChoiceLimits {
-  int candidates = 64;
-  int configs = 20;
+  int candidates = 80;
+  int configs = 24;
   size_t mechanisms = 6;  // of all families together
   int of_family = 6;      // candidates that each family has at least
 };
 
-// Timed: the best candidates by prediction, at most 64 of at most 20 configs. The roofline formula compares
+// Timed: the best candidates by prediction, at most 80 of at most 24 configs. The roofline formula compares
 // families, and mechanisms (activation path, scale mode, warp arrangement), less well than candidates alike;
 // so each family that is not predicted far behind has a share, and the best of its best mechanisms are in.
 // Not timed: the predicted best, with its next three configs compiled beside it.
