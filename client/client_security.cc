@@ -1,11 +1,14 @@
 #include "client/client_security.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <initializer_list>
 #include <sstream>
 #include <string>
+#include <system_error>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -20,13 +23,36 @@ std::string FromEnvironment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+// A daemon takes 8 KiB of metadata with a call.
+constexpr size_t kMaxTokenBytes = 4096;
+
 absl::StatusOr<std::string> ReadFile(absl::string_view option, const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    return absl::InvalidArgumentError(absl::StrCat(option, ": ", path, " is a folder; allowed: a file"));
+  }
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(option, ": ", path, " cannot be read: ", std::generic_category().message(errno)));
+  }
   std::ostringstream bytes;
-  if (!(file && bytes << file.rdbuf())) {
-    return absl::InvalidArgumentError(absl::StrCat(option, ": ", path, " cannot be read or is empty"));
+  if (!(bytes << file.rdbuf())) {
+    return absl::InvalidArgumentError(absl::StrCat(option, ": ", path, " is empty or cannot be read"));
   }
   return bytes.str();
+}
+
+// `kind`: how the PEM blocks in it end their first line. gRPC would say only that it cannot connect.
+absl::StatusOr<std::string> ReadPem(absl::string_view option, const std::string& path,
+                                    absl::string_view kind) {
+  QGEMM_ASSIGN_OR_RETURN(std::string pem, ReadFile(option, path));
+  if (!absl::StrContains(pem, "-----BEGIN ") || !absl::StrContains(pem, absl::StrCat(kind, "-----"))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(option, ": ", path, " holds no PEM ", absl::AsciiStrToLower(kind)));
+  }
+  return pem;
 }
 
 bool IsUnix(const ClientOptions& options) { return absl::StartsWith(options.server, "unix:"); }
@@ -66,6 +92,11 @@ absl::Status ResolveSecurity(ClientOptions& options) {
         absl::StrCat(options.token_file.empty() ? "the token" : options.token_file,
                      " is not one word of printable ASCII characters"));
   }
+  if (options.token.size() > kMaxTokenBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.token_file.empty() ? "the token" : options.token_file, " has ",
+                     options.token.size(), " bytes; allowed: a token of at most ", kMaxTokenBytes));
+  }
   return absl::OkStatus();
 }
 
@@ -82,11 +113,11 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials
   if (!UsesTls(options)) return grpc::InsecureChannelCredentials();
   grpc::SslCredentialsOptions ssl;
   if (!options.tls_ca.empty()) {
-    QGEMM_ASSIGN_OR_RETURN(ssl.pem_root_certs, ReadFile("tls_ca", options.tls_ca));
+    QGEMM_ASSIGN_OR_RETURN(ssl.pem_root_certs, ReadPem("tls_ca", options.tls_ca, "CERTIFICATE"));
   }
   if (!options.tls_cert.empty()) {
-    QGEMM_ASSIGN_OR_RETURN(ssl.pem_cert_chain, ReadFile("tls_cert", options.tls_cert));
-    QGEMM_ASSIGN_OR_RETURN(ssl.pem_private_key, ReadFile("tls_key", options.tls_key));
+    QGEMM_ASSIGN_OR_RETURN(ssl.pem_cert_chain, ReadPem("tls_cert", options.tls_cert, "CERTIFICATE"));
+    QGEMM_ASSIGN_OR_RETURN(ssl.pem_private_key, ReadPem("tls_key", options.tls_key, "PRIVATE KEY"));
   }
   return grpc::SslCredentials(ssl);
 }
@@ -97,6 +128,14 @@ std::string TlsHint(const ClientOptions& options, absl::string_view error) {
     return SaysAnyOf(error, {"socket closed", "connection reset", "handshake", "settings"})
                ? "; it may speak TLS there: --tls-ca FILE (QGEMM_TLS_CA)"
                : "";
+  }
+  // What gRPC says of files that it cannot use: it has tried no address.
+  if (SaysAnyOf(error, {"empty address list", "secure subchannel"})) {
+    return options.tls_cert.empty()
+               ? absl::StrCat("; the certificates in ",
+                              options.tls_ca.empty() ? "the system's roots" : options.tls_ca, " are damaged")
+               : absl::StrCat("; ", options.tls_key, " is not the key of the certificate in ",
+                              options.tls_cert, ", or a TLS file is damaged");
   }
   if (SaysAnyOf(error, {"wrong version number", "wrong_version_number"})) {
     return "; it speaks no TLS there: leave the --tls options out";

@@ -64,7 +64,8 @@ TEST_F(ClientSecurityTest, ReadsTheTokenOfAFileThatTheEnvironmentNames) {
   ClientOptions options;
   ASSERT_TRUE(ResolveSecurity(options).ok());
   EXPECT_EQ(options.token, "secret");
-  for (const char* text : {"", " \n", "two words", "t\xc3\xb6ken"}) {
+  for (const std::string& text : {std::string(), std::string(" \n"), std::string("two words"),
+                                  std::string("t\xc3\xb6ken"), std::string(5000, 'x')}) {
     std::ofstream(file_) << text;
     options = ClientOptions();
     const absl::Status refused = ResolveSecurity(options);
@@ -101,6 +102,22 @@ TEST_F(ClientSecurityTest, NamesTheFileThatCannotBeRead) {
   EXPECT_THAT(std::string(MakeChannelCredentials(options).status().message()), HasSubstr("needed together"));
 }
 
+TEST_F(ClientSecurityTest, NamesTheFileThatIsOfAnotherKind) {
+  std::ofstream(file_) << "-----BEGIN PRIVATE KEY-----\n";
+  ClientOptions options = Options("10.0.0.7:7461");
+  options.tls_ca = file_;
+  const absl::Status key = MakeChannelCredentials(options).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(key)) << key;
+  EXPECT_THAT(std::string(key.message()), HasSubstr("tls_ca: " + file_ + " holds no PEM certificate"));
+  options.tls_ca = ::testing::TempDir();
+  EXPECT_THAT(std::string(MakeChannelCredentials(options).status().message()), HasSubstr("is a folder"));
+  std::ofstream(file_) << "-----BEGIN CERTIFICATE-----\n";
+  options.tls_ca.clear();
+  options.tls_cert = options.tls_key = file_;
+  EXPECT_THAT(std::string(MakeChannelCredentials(options).status().message()),
+              HasSubstr("tls_key: " + file_ + " holds no PEM private key"));
+}
+
 TEST_F(ClientSecurityTest, SaysWhatAFailedHandshakeMeans) {
   ClientOptions options = Options("10.0.0.7:7461");
   EXPECT_EQ(TlsHint(options, "connect: Connection refused (111)"), "");
@@ -112,6 +129,8 @@ TEST_F(ClientSecurityTest, SaysWhatAFailedHandshakeMeans) {
   options.tls_ca = "ca.pem";
   options.tls_cert = "alice.pem";
   EXPECT_THAT(TlsHint(options, "certificate verify failed"), HasSubstr("not signed by ca.pem"));
+  options.tls_key = "alice.key";
+  EXPECT_THAT(TlsHint(options, "empty address list: "), HasSubstr("alice.key is not the key"));
   EXPECT_THAT(TlsHint(options, "Socket closed"), HasSubstr("refuse the client certificate in alice.pem"));
   EXPECT_THAT(TlsHint(Options("127.0.0.1:7461"), "Socket closed"), HasSubstr("--tls-ca"));
   EXPECT_EQ(TlsHint(Options("unix:/run/qgemm/qgemm.sock"), "Socket closed"), "");
