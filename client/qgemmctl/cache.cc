@@ -81,6 +81,17 @@ absl::StatusOr<v1::CacheSelection> ParseSelection(const SelectionArguments& argu
   return selection;
 }
 
+// For what must not mean every entry by an omission.
+absl::StatusOr<v1::CacheSelection> ParseNonEmptySelection(const SelectionArguments& arguments) {
+  QGEMM_ASSIGN_OR_RETURN(v1::CacheSelection selection, ParseSelection(arguments));
+  if (selection.ByteSizeLong() == 0) {
+    return absl::InvalidArgumentError(
+        "selection is empty; allowed: --all, or at least one of --key, --target, --arch, --shape, "
+        "--m-bucket, --source and --unused-for");
+  }
+  return selection;
+}
+
 absl::Status Print(const CommandContext& context, const Json& json, const std::string& text) {
   return WriteStdout(context.json ? JsonText(json) : text);
 }
@@ -166,7 +177,7 @@ absl::StatusOr<ExitCode> RunStats(const std::string& data_dir, CommandContext& c
 }
 
 absl::StatusOr<ExitCode> RunDelete(const SelectionArguments& arguments, CommandContext& context) {
-  QGEMM_ASSIGN_OR_RETURN(const v1::CacheSelection selection, ParseSelection(arguments));
+  QGEMM_ASSIGN_OR_RETURN(const v1::CacheSelection selection, ParseNonEmptySelection(arguments));
   QGEMM_ASSIGN_OR_RETURN(const v1::CacheDeleteResponse deleted, context.client.CacheDelete(selection));
   QGEMM_RETURN_IF_ERROR(Print(
       context,
@@ -185,7 +196,7 @@ absl::StatusOr<ExitCode> RunDelete(const SelectionArguments& arguments, CommandC
 }
 
 absl::StatusOr<ExitCode> RunPin(const SelectionArguments& arguments, bool unpin, CommandContext& context) {
-  QGEMM_ASSIGN_OR_RETURN(const v1::CacheSelection selection, ParseSelection(arguments));
+  QGEMM_ASSIGN_OR_RETURN(const v1::CacheSelection selection, ParseNonEmptySelection(arguments));
   QGEMM_ASSIGN_OR_RETURN(const v1::CachePinResponse pinned, context.client.CachePin(selection, unpin));
   QGEMM_RETURN_IF_ERROR(Print(context, {{"picks", pinned.picks()}, {"kernels", pinned.kernels()}},
                               absl::StrCat(unpin ? "unpinned " : "pinned ", pinned.picks(), " picks, ",
@@ -223,7 +234,7 @@ struct ExportArguments {
 };
 
 absl::StatusOr<ExitCode> RunExport(const ExportArguments& arguments, CommandContext& context) {
-  QGEMM_ASSIGN_OR_RETURN(const v1::CacheSelection selection, ParseSelection(arguments.selection));
+  QGEMM_ASSIGN_OR_RETURN(const v1::CacheSelection selection, ParseNonEmptySelection(arguments.selection));
   QGEMM_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(arguments.path));
   int64_t bytes = 0;
   const auto write = [&](absl::string_view part) {
@@ -253,8 +264,7 @@ absl::StatusOr<ExitCode> RunImport(const std::string& path, bool replace, Comman
       context.client.CacheImport(replace, [&]() -> absl::StatusOr<std::string> {
         std::string part(kPartBytes, '\0');
         in.read(part.data(), static_cast<std::streamsize>(part.size()));
-        if (in.bad())
-          return absl::FailedPreconditionError(absl::StrCat("the pack ", path, " cannot be read"));
+        if (in.bad()) return absl::InvalidArgumentError(absl::StrCat("the pack ", path, " cannot be read"));
         part.resize(static_cast<size_t>(in.gcount()));
         return part;
       }));
