@@ -158,7 +158,12 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, char** argv, std::optiona
   if (listen->count() > 0) line.config.listen = flags.listen;
   if (admin->count() > 0) line.config.admin = flags.admin;
   for (const TextFlag& file : files) {
-    if (file.option->count() > 0) line.config.*file.field = flags.*file.field;
+    if (file.option->count() == 0) continue;
+    // An unset variable in a script must not open the daemon to everybody.
+    if ((flags.*file.field).empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(file.option->get_name(), " is empty; allowed: a file"));
+    }
+    line.config.*file.field = flags.*file.field;
   }
   if (data_dir->count() > 0) line.config.data_dir = flags.data_dir;
   if (device->count() > 0) line.config.device = flags.device;

@@ -80,6 +80,10 @@ std::vector<std::string> Security::Warnings() const {
     warnings.emplace_back(
         "everybody who reaches the port may tune: --tokens-file or --tls-client-ca say who may");
   }
+  if (!rules_.admins.empty() && paths_.client_ca.empty() && rules_.tokens == nullptr) {
+    warnings.emplace_back(
+        "admin makes nobody an admin: a name is proven by --tokens-file or --tls-client-ca alone");
+  }
   if (tls_.has_value()) {
     const int64_t days = (tls_->current().material->expires_unix_ms - clock_.WallUnixMs()) / kDayMs;
     if (days < kWarnDays) {

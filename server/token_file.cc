@@ -52,7 +52,14 @@ absl::StatusOr<TokenFile> TokenFile::Parse(absl::string_view text, const std::st
                                                      " is not NAME:SHA256 or NAME:SHA256:admin, with 64 "
                                                      "hexadecimal digits of the token's SHA-256"));
     }
-    tokens.entries_.push_back({{std::string(fields[0]), admin}, absl::HexStringToBytes(fields[1])});
+    const std::string sha256 = absl::HexStringToBytes(fields[1]);
+    for (const Entry& entry : tokens.entries_) {
+      if (entry.sha256 != sha256) continue;
+      return absl::InvalidArgumentError(absl::StrCat("tokens_file: ", path, " line ", number, " gives ",
+                                                     fields[0], " the token of ", entry.holder.name,
+                                                     "; allowed: each token once"));
+    }
+    tokens.entries_.push_back({{std::string(fields[0]), admin}, sha256});
   }
   if (tokens.entries_.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("tokens_file: ", path,

@@ -25,8 +25,8 @@ struct TokenHolder {
 // Somebody may have several lines, while an old token is replaced by a new one. Immutable.
 class TokenFile {
  public:
-  // InvalidArgument: it cannot be read, a line is malformed (named by its number), or it has no line.
-  // FailedPrecondition: others may read or change it.
+  // InvalidArgument: it cannot be read, a line is malformed (named by its number) or has the token of
+  // another, or it has no line. FailedPrecondition: others may read or change it.
   [[nodiscard]] static absl::StatusOr<TokenFile> Load(const std::string& path);
   // The same from the file's text; `path` is for messages.
   [[nodiscard]] static absl::StatusOr<TokenFile> Parse(absl::string_view text, const std::string& path);

@@ -241,6 +241,16 @@ TEST_F(SecurityDaemonTest, APortForOthersNeedsTls) {
   EXPECT_THAT(output, AllOf(HasSubstr("0.0.0.0:0"), HasSubstr("--tls-cert")));
 }
 
+TEST_F(SecurityDaemonTest, AnEmptyFileNameDoesNotOpenTheDaemon) {
+  for (const char* flag : {"--tokens-file", "--tls-client-ca", "--tls-cert"}) {
+    std::vector<std::string> flags = Flags(/*gpu=*/false);
+    flags.insert(flags.end(), {flag, ""});
+    const auto [code, output] = RunToTheEnd(flags);
+    EXPECT_EQ(code, 2) << flag;
+    EXPECT_THAT(output, HasSubstr(std::string(flag) + " is empty; allowed: a file"));
+  }
+}
+
 TEST_F(SecurityDaemonTest, ClientCertificatesSayWhoCalls) {
   std::vector<std::string> flags = TlsFlags();
   flags.insert(flags.end(), {"--tls-client-ca", folder_ + "/ca.pem", "--admin", "root@ci"});

@@ -81,6 +81,9 @@ TEST_F(SecurityTest, WarnsOfAnOpenPortAndOfACertificateThatEndsSoon) {
   config_.tokens_file.clear();
   EXPECT_THAT(Load()->Warnings(), ElementsAre(HasSubstr("everybody who reaches the port")));
   config_.listen = {"127.0.0.1:7461"};
+  config_.admin = {"alice"};
+  EXPECT_THAT(Load()->Warnings(), ElementsAre(HasSubstr("admin makes nobody an admin")));
+  config_.admin.clear();
   EXPECT_THAT(Load()->Warnings(), IsEmpty());
   MakeCertificate({"first", -3600, int64_t{3} * 24 * 3600}, authority_).WriteTo(folder_, "server");
   EXPECT_THAT(Load()->Warnings(), ElementsAre(HasSubstr("expires in 2 days")));

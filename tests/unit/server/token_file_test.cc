@@ -49,6 +49,14 @@ TEST(TokenFile, NamesTheLineThatIsWrongButNotItsText) {
   EXPECT_TRUE(absl::IsInvalidArgument(TokenFile::Parse("# nobody\n", "tokens").status()));
 }
 
+TEST(TokenFile, RefusesOneTokenOfTwo) {
+  const absl::Status twice =
+      TokenFile::Parse(absl::StrCat("a:", Sha256Hex("x"), "\nb:", Sha256Hex("x"), ":admin"), "tokens")
+          .status();
+  EXPECT_TRUE(absl::IsInvalidArgument(twice)) << twice;
+  EXPECT_THAT(std::string(twice.message()), HasSubstr("tokens line 2 gives b the token of a"));
+}
+
 TEST(TokenFile, RefusesAFileThatOthersCanReadOrChange) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/tokens-", getpid());
   std::ofstream(path) << "a:" << Sha256Hex("x") << "\n";
