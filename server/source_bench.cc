@@ -1,6 +1,7 @@
 #include "server/source_bench.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <regex>
@@ -9,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
 #include "kernels/bucket.h"
@@ -56,6 +58,24 @@ absl::StatusOr<std::vector<Unit>> ParseUnits(const v1::CompareSourceRequest& req
   return units;
 }
 
+// What a worker's frame can carry and NVRTC, which takes a C string, reads whole.
+bool IsText(absl::string_view bytes) {
+  constexpr uint32_t kLeast[] = {1, 0x80, 0x800, 0x10000};
+  for (size_t i = 0; i < bytes.size();) {
+    const uint32_t first = static_cast<unsigned char>(bytes[i++]);
+    if (first >= 0x80 && (first < 0xc2 || first > 0xf4)) return false;
+    const size_t more = (first >= 0xc2 ? 1 : 0) + (first >= 0xe0 ? 1 : 0) + (first >= 0xf0 ? 1 : 0);
+    if (more > bytes.size() - i) return false;
+    uint32_t point = more == 0 ? first : first & (0x3fu >> more);
+    for (const size_t end = i + more; i < end; ++i) {
+      if ((bytes[i] & 0xc0) != 0x80) return false;
+      point = point << 6 | (static_cast<uint32_t>(bytes[i]) & 0x3f);
+    }
+    if (point < kLeast[more] || point > 0x10ffff || (point >= 0xd800 && point < 0xe000)) return false;
+  }
+  return true;
+}
+
 absl::Status CheckSource(const v1::CompareSourceRequest& request) {
   const std::vector<std::string> names = FamilySourceNames();
   if (std::find(names.begin(), names.end(), request.source_name()) == names.end()) {
@@ -65,6 +85,9 @@ absl::Status CheckSource(const v1::CompareSourceRequest& request) {
   if (request.source().empty() || request.source().size() > SourceBench::kMaxSourceBytes) {
     return absl::InvalidArgumentError(absl::StrCat("source has ", request.source().size(),
                                                    " bytes; allowed: 1 .. ", SourceBench::kMaxSourceBytes));
+  }
+  if (!IsText(request.source())) {
+    return absl::InvalidArgumentError("source is not text; allowed: UTF-8 without NUL bytes");
   }
   if (request.max_candidates() < 0 || request.max_candidates() > SourceBench::kMaxCandidates) {
     return absl::InvalidArgumentError(absl::StrCat("max_candidates is ", request.max_candidates(),

@@ -246,6 +246,11 @@ TEST_F(SourceBenchTest, EveryProblemAndBucketIsCompared) {
   EXPECT_EQ(gpu_.prepares(), 4);
 }
 
+TEST_F(SourceBenchTest, TakesTextOfAnyLanguage) {
+  request_.set_source("// caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80\n" + request_.source());
+  EXPECT_TRUE(Compare().ok());
+}
+
 TEST_F(SourceBenchTest, RefusesWhatItCannotCompare) {
   const v1::CompareSourceRequest good = request_;
   request_.set_source_name("support.cuh");
@@ -255,6 +260,12 @@ TEST_F(SourceBenchTest, RefusesWhatItCannotCompare) {
   EXPECT_EQ(Refusal(), "source has 0 bytes; allowed: 1 .. 1048576");
   request_.set_source(std::string((1 << 20) + 1, ' '));
   EXPECT_EQ(Refusal(), "source has 1048577 bytes; allowed: 1 .. 1048576");
+  for (const std::string& bytes :
+       {std::string("// caf\xe9\n"), std::string("int a;\0int b;", 13), std::string("\xc0\x80"),
+        std::string("\xed\xa0\x80"), std::string("\xe2\x82"), std::string("\xf5\x80\x80\x80")}) {
+    request_.set_source(bytes);
+    EXPECT_EQ(Refusal(), "source is not text; allowed: UTF-8 without NUL bytes");
+  }
   request_ = good;
   request_.set_max_candidates(65);
   EXPECT_EQ(Refusal(), "max_candidates is 65; allowed: 0 .. 64");
