@@ -457,7 +457,7 @@ TEST_F(TunerSearchTest, WarmOfABucketIsASmallerSpaceAndEndsWhenNobodyListens) {
     kernels = event.kernels();
     return false;
   })));
-  const DeviceProfile& device = tuner_->targets().Resolve("")->profile;
+  const DeviceProfile device = tuner_->targets().Resolve("")->profile;
   EXPECT_EQ(kernels, static_cast<int>(ConfigSpace({}, 1, device).size()) + 1);
   request.set_target("h800");
   EXPECT_EQ(tuner_->Warm(request, [](const v1::WarmEvent&) { return true; }).code(),
