@@ -261,8 +261,9 @@ absl::Status BundleRuntime::CheckAliases(const Layer& layer, const LayerLaunch& 
                                                    ", which the kernel reads meanwhile"));
   }
   // A residual in Y's own place is fine: each of its numbers is read before the one result that replaces it.
-  if (launch.residual == 0 || (launch.residual == launch.y && launch.ldr == launch.ldy))
+  if (launch.residual == 0 || (launch.residual == launch.y && launch.ldr == launch.ldy)) {
     return absl::OkStatus();
+  }
   const uint64_t residual_end =
       launch.residual + ((launch.m - 1) * launch.ldr + info.y_columns) * layer.y_bytes;
   if (launch.residual < y_end && launch.y < residual_end) {
