@@ -13,22 +13,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/openssl_handles.h"
 #include "base/status_macros.h"
 #include "server/secret_file.h"
 
 namespace qgemm {
 namespace {
-
-template <auto Function>
-struct FreeWith {
-  template <typename T>
-  void operator()(T* object) const {
-    Function(object);
-  }
-};
-using Bio = std::unique_ptr<BIO, FreeWith<BIO_free_all>>;
-using Certificate = std::unique_ptr<X509, FreeWith<X509_free>>;
-using Key = std::unique_ptr<EVP_PKEY, FreeWith<EVP_PKEY_free>>;
 
 Bio BioOf(const std::string& bytes) {
   return Bio(BIO_new_mem_buf(bytes.data(), static_cast<int>(bytes.size())));

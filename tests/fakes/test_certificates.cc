@@ -13,20 +13,10 @@
 #include <fstream>
 
 #include "base/check.h"
+#include "base/openssl_handles.h"
 
 namespace qgemm {
 namespace {
-
-template <auto Function>
-struct FreeWith {
-  template <typename T>
-  void operator()(T* object) const {
-    Function(object);
-  }
-};
-using Bio = std::unique_ptr<BIO, FreeWith<BIO_free_all>>;
-using Certificate = std::unique_ptr<X509, FreeWith<X509_free>>;
-using Key = std::unique_ptr<EVP_PKEY, FreeWith<EVP_PKEY_free>>;
 
 std::string TextOf(BIO* bio) {
   char* text = nullptr;
