@@ -8,24 +8,10 @@
 #include "base/status_macros.h"
 #include "server/proto_convert.h"
 #include "spdlog/spdlog.h"
+#include "tests/fakes/collecting_stream.h"
 #include "tests/replay/replay_gpu.h"
 
 namespace qgemm {
-namespace {
-
-class CollectingStream : public TuneStream {
- public:
-  void Send(const v1::TuneEvent& event) override {
-    if (event.has_result()) result = event.result();
-    if (event.has_summary()) summary = event.summary();
-  }
-  bool Cancelled() override { return false; }
-
-  v1::TuneResult result;
-  v1::TuneSummary summary;
-};
-
-}  // namespace
 
 ReplaySession::ReplaySession(const RecordedTimings& timings, const NoiseModel& noise, uint64_t seed)
     : timings_(timings), gpu_(MakeReplayGpu(timings, noise, seed)) {

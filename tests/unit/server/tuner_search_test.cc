@@ -15,6 +15,7 @@
 #include "kernels/search_space.h"
 #include "server/proto_convert.h"
 #include "server/tuner.h"
+#include "tests/fakes/collecting_stream.h"
 #include "tests/fakes/fake_compiler.h"
 #include "tests/fakes/fake_gpu.h"
 #include "tests/fakes/int4_problem.h"
@@ -34,18 +35,6 @@ v1::TuneRequest RequestFor(int64_t n, int64_t k, int64_t m, v1::Effort effort = 
   request.set_effort(effort);
   return request;
 }
-
-class RecordingStream : public TuneStream {
- public:
-  void Send(const v1::TuneEvent& event) override {
-    if (event.has_result()) result = event.result();
-    if (event.has_summary()) summary = event.summary();
-  }
-  bool Cancelled() override { return false; }
-
-  v1::TuneResult result;
-  v1::TuneSummary summary;
-};
 
 // The real clock, moved forward at will.
 class RealTimeClock : public Clock {
@@ -72,8 +61,8 @@ class TunerSearchTest : public ::testing::Test {
     tuner_ = std::make_unique<Tuner>(store_, compiler_, with_gpu ? &gpu_ : nullptr, clock_,
                                      *std::move(targets), TunerOptions());
   }
-  RecordingStream Tune(const v1::TuneRequest& request) {
-    RecordingStream stream;
+  CollectingStream Tune(const v1::TuneRequest& request) {
+    CollectingStream stream;
     const absl::Status status = tuner_->Tune(request, "test", stream);
     EXPECT_TRUE(status.ok()) << status;
     return stream;
@@ -110,13 +99,13 @@ class TunerSearchTest : public ::testing::Test {
 };
 
 TEST_F(TunerSearchTest, QuickTimesFewAndAnswersNoHigherEffort) {
-  const RecordingStream quick = Tune(RequestFor(5376, 4096, 16, v1::EFFORT_QUICK));
+  const CollectingStream quick = Tune(RequestFor(5376, 4096, 16, v1::EFFORT_QUICK));
   EXPECT_EQ(quick.result.pick().effort(), v1::EFFORT_QUICK);
   EXPECT_LE(quick.summary.timings(), 12);
   EXPECT_TRUE(Tune(RequestFor(5376, 4096, 16, v1::EFFORT_QUICK)).result.cached());
   EXPECT_FALSE(Tune(RequestFor(5376, 4096, 16, v1::EFFORT_BALANCED)).result.cached());
   // And a better pick answers for QUICK from now on.
-  const RecordingStream again = Tune(RequestFor(5376, 4096, 16, v1::EFFORT_QUICK));
+  const CollectingStream again = Tune(RequestFor(5376, 4096, 16, v1::EFFORT_QUICK));
   EXPECT_TRUE(again.result.cached());
   EXPECT_EQ(again.result.pick().effort(), v1::EFFORT_BALANCED);
 }
@@ -129,7 +118,7 @@ TEST_F(TunerSearchTest, ALookupIsAnsweredByAQuickPick) {
 TEST_F(TunerSearchTest, OnlyMatchingCandidatesAreTriedAndThePickIsNotKept) {
   v1::TuneRequest request = RequestFor(5376, 4096, 16);
   request.set_only("^wgmma_.*/k[24]/cluster$");
-  const RecordingStream stream = Tune(request);
+  const CollectingStream stream = Tune(request);
   EXPECT_THAT(stream.result.pick().config(), StartsWith("wgmma_"));
   EXPECT_EQ(stream.result.pick().reduction(), v1::REDUCTION_CLUSTER);
   EXPECT_TRUE(stream.result.pick().partial());
@@ -150,7 +139,7 @@ TEST_F(TunerSearchTest, AnExpressionThatMatchesNothingIsSaidToBeSo) {
 TEST_F(TunerSearchTest, TheCountBudgetHoldsAndItsPickIsNotKept) {
   v1::TuneRequest request = RequestFor(5376, 4096, 16, v1::EFFORT_EXHAUSTIVE);
   request.set_max_candidates(7);
-  const RecordingStream stream = Tune(request);
+  const CollectingStream stream = Tune(request);
   EXPECT_EQ(stream.summary.timings(), 7);
   EXPECT_TRUE(stream.result.pick().partial());
   EXPECT_FALSE(Lookup(5376, 4096, 16, false, "").has_pick());
@@ -168,7 +157,7 @@ TEST_F(TunerSearchTest, TheTimeBudgetEndsWithTheBestSoFar) {
   });
   v1::TuneRequest request = RequestFor(5376, 4096, 16, v1::EFFORT_EXHAUSTIVE);
   request.set_budget_s(1);
-  const RecordingStream stream = Tune(request);
+  const CollectingStream stream = Tune(request);
   EXPECT_EQ(stream.summary.timings(), 10);
   ASSERT_TRUE(stream.result.has_pick()) << stream.result.error();
   EXPECT_TRUE(stream.result.pick().partial());
@@ -183,7 +172,7 @@ TEST_F(TunerSearchTest, TheTimeBudgetEndsWithTheBestSoFar) {
 TEST_F(TunerSearchTest, InvalidLimitsAreRefusedByName) {
   v1::TuneRequest request = RequestFor(5376, 4096, 16);
   request.set_only("(");
-  RecordingStream stream;
+  CollectingStream stream;
   EXPECT_EQ(tuner_->Tune(request, "test", stream).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(tuner_->Estimate(request).status().code(), absl::StatusCode::kInvalidArgument);
 }
@@ -195,7 +184,7 @@ TEST_F(TunerSearchTest, AnEstimateIsWhatTheTuningThenDoes) {
   EXPECT_EQ(compiler_.compiles(), 0);
   EXPECT_EQ(gpu_.screens(), 0);
   EXPECT_GT(estimate->wall_s(), 0);
-  const RecordingStream stream = Tune(request);
+  const CollectingStream stream = Tune(request);
   EXPECT_EQ(stream.summary.timings(), estimate->candidates());
   EXPECT_EQ(stream.summary.compiles(), estimate->compiles() + 1);  // and the support kernels
   const absl::StatusOr<v1::TuneEstimate> again = tuner_->Estimate(request);
@@ -210,7 +199,7 @@ TEST_F(TunerSearchTest, WithoutAGpuAnEstimateHasNoTimings) {
   ASSERT_TRUE(estimate.ok()) << estimate.status();
   EXPECT_EQ(estimate->candidates(), 0);
   EXPECT_EQ(estimate->timing_s(), 0);
-  const RecordingStream stream = Tune(RequestFor(5376, 4096, 16));
+  const CollectingStream stream = Tune(RequestFor(5376, 4096, 16));
   EXPECT_EQ(stream.summary.compiles(), estimate->compiles());
 }
 
@@ -264,7 +253,7 @@ TEST_F(TunerSearchTest, WinnersOfNearShapesAreTriedFirstOfAll) {
                           one.candidate.split_k == winner.split_k() &&
                           ReductionToProto(one.candidate.reduction) == winner.reduction());
   }
-  const RecordingStream second = Tune(RequestFor(5376, 4224, 16));
+  const CollectingStream second = Tune(RequestFor(5376, 4224, 16));
   // Planned or not, it is among what was timed now.
   const v1::ExplainResponse explained = Explain(5376, 4224, 16);
   bool timed = false;
@@ -373,7 +362,7 @@ TEST_F(TunerSearchTest, WhatTookTheGpuProcessDownIsQuarantinedForEveryShape) {
   request.set_only(culprit);
   Tune(request);
   const int after_first = runs();
-  const RecordingStream other = Tune(RequestFor(5376, 4352, 16));
+  const CollectingStream other = Tune(RequestFor(5376, 4352, 16));
   EXPECT_EQ(runs(), after_first);
   EXPECT_THAT(other.result.pick().config(), Not(culprit));
   const v1::ExplainResponse response = Explain(5376, 4352, 16);
@@ -408,7 +397,7 @@ TEST_F(TunerSearchTest, AKernelThatDoesNotCompileIsQuarantinedAcrossRestarts) {
   for (int start = 0; start < 3; ++start) {
     Tuner tuner(empty, compiler, &gpu_, clock_, *TargetResolver::Create("h200", "", FakeGpu::H200()),
                 TunerOptions());
-    RecordingStream stream;
+    CollectingStream stream;
     ASSERT_TRUE(tuner.Tune(RequestFor(5376, 4096 + 128 * start, 16), "test", stream).ok());
     EXPECT_TRUE(stream.result.has_pick());
     EXPECT_EQ(tries(), 1) << "start " << start;
