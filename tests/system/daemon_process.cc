@@ -85,13 +85,14 @@ void DaemonProcess::ReadOutput() {
   changed_.NotifyAll();
 }
 
-std::optional<std::string> DaemonProcess::AwaitLine(const std::string& text) {
+std::optional<std::string> DaemonProcess::AwaitLine(const std::string& text, int number) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   MutexLock lock(mu_);
   size_t next = 0;
+  int seen = 0;
   while (true) {
     for (; next < lines_.size(); ++next) {
-      if (lines_[next].find(text) != std::string::npos) return lines_[next];
+      if (lines_[next].find(text) != std::string::npos && ++seen == number) return lines_[next];
     }
     if (closed_ || !changed_.WaitUntil(mu_, deadline)) return std::nullopt;
   }

@@ -27,9 +27,9 @@ class DaemonProcess {
   DaemonProcess& operator=(const DaemonProcess&) = delete;
 
   pid_t pid() const { return pid_; }
-  // Waits for an output line that contains `text`; nullopt when the program ended or a minute passed without
-  // one.
-  std::optional<std::string> AwaitLine(const std::string& text);
+  // Waits for the `number`th output line that contains `text`; nullopt when the program ended or a minute
+  // passed without it.
+  std::optional<std::string> AwaitLine(const std::string& text, int number = 1);
   // Everything it printed so far, standard output and error together; once it has ended, all of it.
   std::string Output();
   void Signal(int signal_number);

@@ -27,8 +27,18 @@
 namespace qgemm {
 namespace {
 
+using std::chrono::steady_clock;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+// Whoever else uses the machine may hold up one try: what is asserted about times is asserted of the median.
+constexpr int kTimedTries = 5;
+
+steady_clock::duration MedianOf(std::vector<steady_clock::duration> times) {
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
+}
 
 class JobsDaemonTest : public DaemonTest {
  protected:
@@ -76,6 +86,13 @@ class JobsDaemonTest : public DaemonTest {
     const grpc::Status status = tuner_->ListJobs(&context, {}, &response);
     EXPECT_TRUE(status.ok()) << status.error_message();
     return {response.jobs().begin(), response.jobs().end()};
+  }
+
+  v1::JobState StateOf(const std::string& job_id) {
+    for (const v1::Job& job : List()) {
+      if (job.job_id() == job_id) return job.state();
+    }
+    return v1::JOB_STATE_UNSPECIFIED;
   }
 
   std::string KernelBytes(const std::string& sha256) {
@@ -163,38 +180,49 @@ TEST_F(JobsDaemonTest, EveryCrashWindowKeepsWhatWasAcknowledged) {
 TEST_F(JobsDaemonTest, ClientThatGoesAwayWithdrawsItsJobInTime) {
   Start(/*gpu=*/true);
   SKIP_WITHOUT_NVRTC();
-  grpc::ClientContext context;
-  const auto reader = tuner_->Tune(&context, Request(512, v1::EFFORT_EXHAUSTIVE));
-  v1::TuneEvent event;
-  ASSERT_TRUE(reader->Read(&event));
-  ASSERT_TRUE(event.has_accepted());
-  const std::string job_id = event.accepted().job_id();
-  context.TryCancel();
-  const auto gone = std::chrono::steady_clock::now();
-  while (reader->Read(&event)) {
+  std::vector<steady_clock::duration> until_withdrawn;
+  for (int i = 0; i < kTimedTries; ++i) {
+    grpc::ClientContext context;
+    const auto reader = tuner_->Tune(&context, Request(512 + 64 * i, v1::EFFORT_EXHAUSTIVE));
+    v1::TuneEvent event;
+    ASSERT_TRUE(reader->Read(&event));
+    ASSERT_TRUE(event.has_accepted());
+    const std::string job_id = event.accepted().job_id();
+    context.TryCancel();
+    const auto gone = steady_clock::now();
+    while (reader->Read(&event)) {
+    }
+    EXPECT_EQ(reader->Finish().error_code(), grpc::CANCELLED);
+    while (StateOf(job_id) != v1::JOB_STATE_CANCELLED) {
+      ASSERT_LT(steady_clock::now() - gone, std::chrono::seconds(20));
+    }
+    until_withdrawn.push_back(steady_clock::now() - gone);
+    EXPECT_EQ(Watch(job_id).status.error_code(), grpc::CANCELLED);
   }
-  EXPECT_EQ(reader->Finish().error_code(), grpc::CANCELLED);
-  while (List()[0].state() != v1::JOB_STATE_CANCELLED) {
-    ASSERT_LT(std::chrono::steady_clock::now() - gone, std::chrono::seconds(10));
-  }
-  EXPECT_LT(std::chrono::steady_clock::now() - gone, std::chrono::seconds(1));
-  EXPECT_EQ(Watch(job_id).status.error_code(), grpc::CANCELLED);
+  EXPECT_LT(MedianOf(until_withdrawn), std::chrono::seconds(1));
 }
 
 TEST_F(JobsDaemonTest, CancelledJobWhoseKernelHangsFreesTheGpuWithinASecond) {
   StartWith({{"QGEMM_SIMULATED_HANG", "."}});
   SKIP_WITHOUT_NVRTC();
-  const std::string job_id = Detach(Request());
-  ASSERT_TRUE(daemon_->AwaitLine("simulated hang of").has_value()) << daemon_->Output();
-  const auto start = std::chrono::steady_clock::now();
-  grpc::ClientContext context;
-  v1::CancelJobRequest request;
-  request.set_job_id(job_id);
-  v1::CancelJobResponse response;
-  ASSERT_TRUE(tuner_->CancelJob(&context, request, &response).ok());
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(500));
-  ASSERT_TRUE(daemon_->AwaitLine("the GPU process was killed: nobody waits").has_value());
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+  std::vector<steady_clock::duration> until_answered;
+  std::vector<steady_clock::duration> until_free;
+  for (int i = 0; i < kTimedTries; ++i) {
+    const std::string job_id = Detach(Request(512 + 64 * i));
+    ASSERT_TRUE(daemon_->AwaitLine("simulated hang of", i + 1).has_value()) << daemon_->Output();
+    const auto start = steady_clock::now();
+    grpc::ClientContext context;
+    v1::CancelJobRequest request;
+    request.set_job_id(job_id);
+    v1::CancelJobResponse response;
+    ASSERT_TRUE(tuner_->CancelJob(&context, request, &response).ok());
+    until_answered.push_back(steady_clock::now() - start);
+    ASSERT_TRUE(daemon_->AwaitLine("the GPU process was killed: nobody waits", i + 1).has_value())
+        << daemon_->Output();
+    until_free.push_back(steady_clock::now() - start);
+  }
+  EXPECT_LT(MedianOf(until_answered), std::chrono::milliseconds(500));
+  EXPECT_LT(MedianOf(until_free), std::chrono::seconds(1));
 }
 
 // Queued work within 100 ms, running work within 1 s, by the median: a disk that is busy with others' work
@@ -203,7 +231,6 @@ TEST_F(JobsDaemonTest, CancelTakesEffectInTime) {
   // A tuning of one candidate after the other that takes a minute.
   StartWith({{"QGEMM_SIMULATED_SCREEN_MS", "100"}});
   SKIP_WITHOUT_NVRTC();
-  using std::chrono::steady_clock;
   const auto cancel = [&](const std::string& job_id) {
     const auto begin = steady_clock::now();
     grpc::ClientContext context;
@@ -216,20 +243,14 @@ TEST_F(JobsDaemonTest, CancelTakesEffectInTime) {
     EXPECT_EQ(response.job().state(), v1::JOB_STATE_CANCELLED);
     return steady_clock::now() - begin;
   };
-  const auto state_of = [&](const std::string& job_id) {
-    for (const v1::Job& job : List()) {
-      if (job.job_id() == job_id) return job.state();
-    }
-    return v1::JOB_STATE_UNSPECIFIED;
-  };
   std::string running = Detach(Request(512, v1::EFFORT_EXHAUSTIVE));
-  while (state_of(running) == v1::JOB_STATE_QUEUED) {
+  while (StateOf(running) == v1::JOB_STATE_QUEUED) {
   }
   std::vector<std::string> queued;
   for (int i = 1; i <= 20; ++i) queued.push_back(Detach(Request(512 + 64 * i, v1::EFFORT_EXHAUSTIVE)));
   std::vector<steady_clock::duration> after_queued;
   for (const std::string& job_id : queued) {
-    EXPECT_EQ(state_of(job_id), v1::JOB_STATE_QUEUED);
+    EXPECT_EQ(StateOf(job_id), v1::JOB_STATE_QUEUED);
     after_queued.push_back(cancel(job_id));
   }
 
@@ -237,25 +258,25 @@ TEST_F(JobsDaemonTest, CancelTakesEffectInTime) {
   std::vector<steady_clock::duration> until_next;
   for (int i = 1; i <= 5; ++i) {
     const std::string next = Detach(Request(4096 + 64 * i, v1::EFFORT_EXHAUSTIVE));
-    EXPECT_EQ(state_of(running), v1::JOB_STATE_RUNNING);
+    EXPECT_EQ(StateOf(running), v1::JOB_STATE_RUNNING);
     const auto begin = steady_clock::now();
     cancel(running);
-    while (state_of(next) == v1::JOB_STATE_QUEUED) {
+    while (StateOf(next) == v1::JOB_STATE_QUEUED) {
       ASSERT_LT(steady_clock::now() - begin, std::chrono::seconds(20));
     }
     until_next.push_back(steady_clock::now() - begin);
     running = next;
   }
-  std::sort(after_queued.begin(), after_queued.end());
-  std::sort(until_next.begin(), until_next.end());
-  EXPECT_LE(after_queued[after_queued.size() / 2], std::chrono::milliseconds(100));
-  EXPECT_LE(until_next[until_next.size() / 2], std::chrono::seconds(1));
+  EXPECT_LE(MedianOf(after_queued), std::chrono::milliseconds(100));
+  EXPECT_LE(MedianOf(until_next), std::chrono::seconds(1));
   using Milliseconds = std::chrono::duration<double, std::milli>;
   std::printf(
       "cancelled: queued jobs after %.1f ms (at most %.1f), the next one's work began %.1f ms (at most %.1f) "
       "after the running one\n",
-      Milliseconds(after_queued[after_queued.size() / 2]).count(), Milliseconds(after_queued.back()).count(),
-      Milliseconds(until_next[until_next.size() / 2]).count(), Milliseconds(until_next.back()).count());
+      Milliseconds(MedianOf(after_queued)).count(),
+      Milliseconds(*std::max_element(after_queued.begin(), after_queued.end())).count(),
+      Milliseconds(MedianOf(until_next)).count(),
+      Milliseconds(*std::max_element(until_next.begin(), until_next.end())).count());
 }
 
 TEST_F(JobsDaemonTest, UnknownJobsAreNotFound) {
@@ -407,14 +428,14 @@ TEST_F(JobsDaemonTest, ADriverUpgradedUnderAPausedGpuMakesPicksStaleUntilTheyAre
   ASSERT_TRUE(daemon_->AwaitLine("were timed under another driver").has_value());
   ASSERT_TRUE(daemon_->AwaitLine("the last pick of another driver was timed again").has_value());
   // What was planned before the change was known is found afterwards.
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+  const auto deadline = steady_clock::now() + std::chrono::minutes(2);
   const auto fresh = [&](int64_t n) {
     const TuneAnswer answer = Tune(Request(n));
     return std::all_of(answer.results.begin(), answer.results.end(), [](const v1::TuneResult& result) {
       return !result.stale() && result.pick().driver_version() == "590.10";
     });
   };
-  while (!fresh(512) || !fresh(1024)) ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+  while (!fresh(512) || !fresh(1024)) ASSERT_LT(steady_clock::now(), deadline);
 }
 
 TEST_F(JobsDaemonTest, IdleGpuIsGivenBackAndTakenAgainForTheNextJob) {
@@ -495,9 +516,9 @@ TEST_F(JobsDaemonTest, RandomKillsLoseNoAcknowledgedJobAndNoResult) {
       }
       if (kill_after.count(i) > 0) {
         // Anywhere in the work that goes on.
-        const auto until = std::chrono::steady_clock::now() +
+        const auto until = steady_clock::now() +
                            std::chrono::microseconds(std::uniform_int_distribution<int>(0, 50'000)(random));
-        while (std::chrono::steady_clock::now() < until) {
+        while (steady_clock::now() < until) {
         }
         daemon_->Signal(SIGKILL);
         ASSERT_EQ(daemon_->AwaitExit(), 128 + SIGKILL);

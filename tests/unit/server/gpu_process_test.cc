@@ -110,7 +110,8 @@ TEST_F(GpuProcessTest, AStickyErrorIsTheCandidatesWithItsReason) {
 
 TEST_F(GpuProcessTest, AHangIsKilledAtItsDeadline) {
   options_.env = {{"QGEMM_SIMULATED_HANG", "^bad$"}};
-  options_.run_deadline = std::chrono::milliseconds(300);
+  // Long enough for a busy machine to screen the good one.
+  options_.run_deadline = std::chrono::seconds(3);
   StartPrepared();
   const auto bad = Screen("bad");
   ASSERT_TRUE(bad.ok()) << bad.status();
@@ -122,14 +123,13 @@ TEST_F(GpuProcessTest, AHangIsKilledAtItsDeadline) {
 
 TEST_F(GpuProcessTest, AHangThatNobodyWaitsForIsKilledLongBeforeItsDeadline) {
   options_.env = {{"QGEMM_SIMULATED_HANG", "^bad$"}};
-  options_.run_deadline = std::chrono::minutes(1);
+  // Longer than this test may last; and a deadline's answer would be the candidate's failure.
+  options_.run_deadline = std::chrono::hours(1);
   StartPrepared();
   std::atomic<int> asked{0};
   gpu_->SetWithdrawn([&] { return ++asked > 1; });
-  const TimePoint start = RealClock().Now();
   const absl::Status ended = Screen("bad").status();
   EXPECT_TRUE(absl::IsCancelled(ended)) << ended;
-  EXPECT_LT(RealClock().Now() - start, std::chrono::seconds(5));
   EXPECT_EQ(gpu_->pid(), 0);
   gpu_->SetWithdrawn(nullptr);
   const auto good = Screen("good");
@@ -139,6 +139,7 @@ TEST_F(GpuProcessTest, AHangThatNobodyWaitsForIsKilledLongBeforeItsDeadline) {
 
 TEST_F(GpuProcessTest, WhatEndsSoonAfterItsWithdrawalIsAnsweredByTheSameProcess) {
   options_.env = {{"QGEMM_SIMULATED_SCREEN_MS", "120"}};
+  options_.withdrawn_grace = std::chrono::minutes(1);
   StartPrepared();
   gpu_->SetWithdrawn([] { return true; });
   EXPECT_TRUE(Screen("a").ok());
