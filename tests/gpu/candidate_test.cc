@@ -24,6 +24,7 @@
 #include "server/runner/problem_data.h"
 #include "server/runner/verifier.h"
 #include "tests/gpu/gpu_test.h"
+#include "tests/kernel_cases/kernel_case.h"
 
 namespace qgemm {
 namespace {
@@ -52,45 +53,6 @@ std::vector<KernelSignature> Signatures() {
       Signature(ScalarType::kFp16, 32, ZeroPoint::kNone, false),
       Signature(ScalarType::kFp16, 128, ZeroPoint::kNone, false),
   };
-}
-
-// Every width with every zero point, group, scale and epilogue somewhere, the output types taking turns.
-std::vector<KernelSignature> FormatSignatures() {
-  struct Row {
-    int bits, group;
-    ZeroPoint zero;
-    int levels;
-  };
-  constexpr ZeroPoint kNone = ZeroPoint::kNone;
-  constexpr ZeroPoint kInt = ZeroPoint::kInteger;
-  constexpr ZeroPoint kFloat = ZeroPoint::kFloat;
-  const Row rows[] = {
-      {4, 128, kNone, 1}, {4, 64, kFloat, 1}, {4, 32, kFloat, 2},  {4, 256, kInt, 1}, {4, 0, kNone, 1},
-      {4, 16, kInt, 1},   {4, 0, kFloat, 1},  {4, 128, kNone, 2},  {5, 32, kNone, 1}, {5, 32, kFloat, 2},
-      {5, 128, kInt, 1},  {5, 0, kInt, 1},    {5, 64, kFloat, 1},  {6, 16, kNone, 2}, {6, 128, kNone, 1},
-      {6, 64, kInt, 1},   {6, 16, kFloat, 1}, {6, 256, kFloat, 1}, {6, 0, kNone, 1},  {8, 32, kNone, 1},
-      {8, 128, kInt, 1},  {8, 64, kFloat, 1}, {8, 0, kNone, 1},    {8, 0, kInt, 1},   {8, 128, kNone, 2},
-      {8, 16, kFloat, 2}, {8, 256, kNone, 1},
-  };
-  std::vector<KernelSignature> all;
-  int turn = 0;
-  for (const Row& row : rows) {
-    for (const ScalarType act : {ScalarType::kBf16, ScalarType::kFp16}) {
-      KernelSignature signature;
-      signature.act = act;
-      signature.out = turn % 5 == 2 ? ScalarType::kFp32 : act;
-      const ScalarType other = act == ScalarType::kBf16 ? ScalarType::kFp16 : ScalarType::kBf16;
-      const ScalarType scale = row.levels == 2 ? ScalarType::kFp16 : turn % 7 == 3 ? other : act;
-      signature.format = {row.bits, row.group, scale, row.zero, row.levels};
-      signature.epilogue.bias = turn % 2 == 1;
-      signature.epilogue.activation = static_cast<Activation>(turn % 4);
-      signature.epilogue.gated = turn % 4 != 0 && turn % 3 == 0;
-      signature.epilogue.residual = turn % 6 < 2;
-      all.push_back(signature);
-      ++turn;
-    }
-  }
-  return all;
 }
 
 // What was seen of one test, for people and for RESULTS.
@@ -252,129 +214,25 @@ INSTANTIATE_TEST_SUITE_P(Signatures, TunedShape, testing::Range(0, 9), Signature
 // Awkward shapes with their own data, made and packed on the CPU: nothing of the support kernels is involved.
 // Rows of X and Y are further apart than they need be, and what lies between must neither be read into a
 // result (it is NaN) nor be written.
-struct Shape {
-  int64_t n, k;
-};
-
-// Numbers as they lie in memory, of any type; what was written is what `values` then says.
-std::vector<uint8_t> Store(std::vector<double>& values, ScalarType type) {
-  std::vector<uint8_t> bytes(values.size() * ScalarBytes(type));
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (type == ScalarType::kFp32) {
-      const auto single = static_cast<float>(values[i]);
-      std::memcpy(bytes.data() + 4 * i, &single, 4);
-    } else {
-      const uint16_t bits = ScalarFromDouble(values[i], type);
-      std::memcpy(bytes.data() + 2 * i, &bits, 2);
-    }
-  }
-  values = ScalarsToDouble(bytes, type);
-  return bytes;
-}
-
-CanonicalWeights RandomWeights(const Shape& shape, const WeightFormat& format, std::mt19937& random) {
-  CanonicalWeights w;
-  w.n = shape.n;
-  w.k = shape.k;
-  w.format = format;
-  w.codes.resize(shape.n * shape.k);
-  for (uint8_t& code : w.codes) code = random() % (1 << format.bits);
-  // Weights of about the same size whatever the width.
-  const double size = 8.0 / format.center();
-  const auto fill = [&](std::vector<uint16_t>& values, int64_t count, double low, double high) {
-    std::uniform_real_distribution<double> uniform(low, high);
-    values.resize(count);
-    for (uint16_t& value : values) value = ScalarFromDouble(uniform(random), format.scale_type);
-  };
-  const auto fill_codes = [&](std::vector<int8_t>& values, int low, int high) {
-    values.resize(shape.n * w.groups());
-    for (int8_t& value : values) value = static_cast<int8_t>(low + static_cast<int>(random() % (high - low)));
-  };
-  const bool offsets = format.zero_point == ZeroPoint::kFloat;
-  if (format.two_level()) {
-    fill(w.scales, shape.n * w.steps(), 0.0001 * size, 0.0003 * size);
-    fill_codes(w.scale_codes, offsets ? 1 : -127, 128);
-    if (offsets) {
-      fill(w.offsets, shape.n * w.steps(), -0.003, -0.001);
-      fill_codes(w.offset_codes, 0, 64);
-    }
-    return w;
-  }
-  fill(w.scales, shape.n * w.groups(), 0.002 * size, 0.022 * size);
-  if (offsets) fill(w.offsets, shape.n * w.groups(), -0.16, -0.02);
-  if (format.zero_point == ZeroPoint::kInteger) {
-    w.zeros.resize(w.scales.size());
-    for (uint8_t& zero : w.zeros) zero = random() % (1 << format.bits);
-  }
-  return w;
-}
-
 class AwkwardShape : public CandidateTest, public testing::WithParamInterface<int> {
  protected:
   static constexpr int64_t kGuard = 512;  // elements before and after Y
 
-  struct Data {
-    Problem problem;
-    int64_t max_m = 0;
-    int64_t ldx = 0, ldy = 0, ldr = 0;
-    std::vector<double> expected;  // [max_m][columns of Y]
-    double root_sum_squares = 0;   // of all products w * x
+  struct Data : KernelCase {
     std::unique_ptr<DeviceMemory> x, weights, scales, zeros, steps, bias, residual, y, workspace;
   };
 
   // `inputs`, [max_m][k], replaces the normal X.
-  Data MakeData(const Shape& shape, const KernelSignature& signature, int64_t max_m,
+  Data MakeData(const KernelShape& shape, const KernelSignature& signature, int64_t max_m,
                 const std::vector<double>* inputs = nullptr) {
-    Data data;
-    data.problem = {shape.n, shape.k, signature};
-    const int64_t columns = data.problem.y_columns();
-    data.max_m = max_m;
-    data.ldx = (shape.k + 7) / 8 * 8 + 8;
-    data.ldy = (columns + 7) / 8 * 8 + 8;
-    data.ldr = columns + 3;
-    std::mt19937 random(static_cast<unsigned>(shape.n * 7919 + shape.k));
-    std::normal_distribution<double> normal(0, 1);
-    const CanonicalWeights canonical = RandomWeights(shape, signature.format, random);
-    std::vector<double> bias, residual;
-    std::vector<uint8_t> bias_bytes, residual_bytes;
-    if (signature.epilogue.bias) {
-      for (int64_t i = 0; i < shape.n; ++i) bias.push_back(normal(random));
-      bias_bytes = Store(bias, signature.out);
-    }
-    if (signature.epilogue.residual) {
-      std::vector<double> strided;
-      for (int64_t i = 0; i < max_m * data.ldr; ++i) strided.push_back(normal(random));
-      residual_bytes = Store(strided, signature.out);
-      for (int64_t i = 0; i < max_m * columns; ++i) {
-        residual.push_back(strided[i / columns * data.ldr + i % columns]);
-      }
-    }
-    std::vector<uint16_t> x(max_m * shape.k);
-    for (size_t i = 0; i < x.size(); ++i) {
-      x[i] = ScalarFromDouble(inputs != nullptr ? (*inputs)[i] : normal(random), signature.act);
-    }
-    data.root_sum_squares = 0;
-    for (int64_t row = 0; row < shape.n; ++row) {
-      const std::vector<double> w = DequantizedRow(canonical, row);
-      for (int64_t i = 0; i < max_m * shape.k; ++i) {
-        const double term = w[i % shape.k] * ScalarToDouble(x[i], signature.act);
-        data.root_sum_squares += term * term;
-      }
-    }
-    data.root_sum_squares = std::sqrt(data.root_sum_squares);
-    data.expected = ReferenceGemm(canonical, x, max_m, signature.act, signature.epilogue, bias, residual);
-
-    std::vector<uint16_t> strided(max_m * data.ldx, 0xffff);  // NaN in both types
-    for (int64_t i = 0; i < max_m * shape.k; ++i) strided[i / shape.k * data.ldx + i % shape.k] = x[i];
-    const auto packed = Pack(canonical);
-    EXPECT_TRUE(packed.ok()) << packed.status();
-    data.x = Upload(strided);
-    data.weights = Upload(packed->weights);
-    data.scales = Upload(packed->scales);
-    if (!packed->zeros.empty()) data.zeros = Upload(packed->zeros);
-    if (!packed->steps.empty()) data.steps = Upload(packed->steps);
-    if (!bias_bytes.empty()) data.bias = Upload(bias_bytes);
-    if (!residual_bytes.empty()) data.residual = Upload(residual_bytes);
+    Data data{MakeKernelCase(shape, signature, max_m, inputs)};
+    data.x = Upload(data.x_numbers);
+    data.weights = Upload(data.packed.weights);
+    data.scales = Upload(data.packed.scales);
+    if (!data.packed.zeros.empty()) data.zeros = Upload(data.packed.zeros);
+    if (!data.packed.steps.empty()) data.steps = Upload(data.packed.steps);
+    if (!data.bias_numbers.empty()) data.bias = Upload(data.bias_numbers);
+    if (!data.residual_numbers.empty()) data.residual = Upload(data.residual_numbers);
     data.y = device().Allocate((max_m * data.ldy + 2 * kGuard) * ScalarBytes(signature.out)).value();
     data.workspace = device().Allocate(kMaxWorkspaceBytes).value();
     return data;
@@ -418,27 +276,6 @@ class AwkwardShape : public CandidateTest, public testing::WithParamInterface<in
         data.y->address(), absl::MakeSpan(reinterpret_cast<std::byte*>(output.data()), output.size())));
     return output;
   }
-
-  // The error of the outputs; a sentence when something else than outputs was written.
-  double Judge(const Data& data, const std::vector<uint8_t>& output, int64_t m, std::string* violation) {
-    const ScalarType type = data.problem.signature.out;
-    const int element = ScalarBytes(type);
-    const int64_t columns = data.problem.y_columns();
-    std::vector<uint8_t> results;
-    for (int64_t i = 0; i < static_cast<int64_t>(output.size()) / element; ++i) {
-      const int64_t at = i - kGuard;
-      const int64_t row = at / data.ldy;
-      const int64_t column = at % data.ldy;
-      const auto bytes = output.begin() + i * element;
-      if (at >= 0 && row < m && column < columns) {
-        results.insert(results.end(), bytes, bytes + element);
-      } else if (!std::all_of(bytes, bytes + element, [](uint8_t byte) { return byte == 0xff; })) {
-        *violation = absl::StrCat("wrote element ", at, " (row ", row, ", column ", column, ")");
-      }
-    }
-    const std::vector<double> actual = ScalarsToDouble(results, type);
-    return RelativeError(actual, absl::MakeSpan(data.expected).subspan(0, actual.size()));
-  }
 };
 
 TEST_P(AwkwardShape, AgreesWithFp64AndKeepsItsBounds) {
@@ -448,7 +285,7 @@ TEST_P(AwkwardShape, AgreesWithFp64AndKeepsItsBounds) {
   // scale.
   const int64_t short_k = group == 0 ? 200 : group < 64 ? 3 * group : group == 256 ? 512 : 3 * group;
   const int64_t odd = signature.epilogue.gated ? 0 : 1;
-  std::vector<Shape> shapes = {
+  std::vector<KernelShape> shapes = {
       {16 + odd, short_k}, {256 + odd, 2 * short_k + std::max(8, group)}, {80, 6656}};
   const std::vector<int64_t> all_rows = {1, 2, 3, 7, 8, 9, 16, 17, 33, 63, 64, 65, 128, 257, 2001};
   std::vector<int64_t> rows = all_rows;
@@ -509,7 +346,7 @@ TEST_P(AwkwardShape, AgreesWithFp64AndKeepsItsBounds) {
       ASSERT_TRUE(second.ok()) << name << ": " << second.status();
       ++tally.candidates;
       std::string violation;
-      const double error = Judge(data, *first, run.m, &violation);
+      const double error = JudgeOutput(data, *first, kGuard, run.m, &violation);
       const bool right = error <= ToleranceFor(signature) && violation.empty() && *first == *second;
       if (!right) ++tally.failed;
       if (std::isfinite(error)) tally.worst_error = std::max(tally.worst_error, error);
@@ -535,7 +372,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, AwkwardShape,
 // of them.
 TEST_F(AwkwardShape, HugeAndCancellingInputsAreRight) {
   constexpr int64_t kM = 33;
-  const Shape shape = {257, 1152};
+  const KernelShape shape = {257, 1152};
   std::mt19937 random(7);
   std::normal_distribution<double> normal(0, 1);
   Tally tally;
@@ -563,7 +400,8 @@ TEST_F(AwkwardShape, HugeAndCancellingInputsAreRight) {
         std::string violation;
         double norm = 0;
         for (const double value : data.expected) norm += value * value;
-        const double error = Judge(data, *output, kM, &violation) * std::sqrt(norm) / data.root_sum_squares;
+        const double error =
+            JudgeOutput(data, *output, kGuard, kM, &violation) * std::sqrt(norm) / data.root_sum_squares;
         ++tally.candidates;
         tally.worst_error = std::max(tally.worst_error, error);
         EXPECT_LE(error, ToleranceFor(signature))

@@ -1,0 +1,191 @@
+// Kernels' own sources, run on the CPU: numbers against fp64, and what no number shows (machine.h). A sample
+// of the space, the same one each time; QGEMM_EMULATOR_CASES=N: N cases for each format instead;
+// QGEMM_EMULATOR_SEED: other ones.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/bucket.h"
+#include "kernels/device_profile.h"
+#include "kernels/embedded_sources.h"
+#include "kernels/legality.h"
+#include "kernels/search_space.h"
+#include "tests/emulator/kernel_run.h"
+
+namespace qgemm {
+namespace {
+
+int FromEnvironment(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::atoi(text) : otherwise;
+}
+
+DeviceProfile Profile(const char* name) { return FindDeviceProfile(name).value(); }
+
+// One config of `family` for each format, on a shape and M that fit nothing, with every split and reduction.
+class Formats : public testing::TestWithParam<std::tuple<int, Family>> {};
+
+TEST_P(Formats, AgreeWithFp64AndAreClean) {
+  const KernelSignature signature = FormatSignatures()[std::get<0>(GetParam())];
+  const Family family = std::get<1>(GetParam());
+  const DeviceProfile profile = Profile("h200");
+  const int group = signature.format.group_size;
+  const int64_t short_k = group == 0 ? 200 : group == 256 ? 512 : 3 * group;
+  const int64_t odd = signature.epilogue.gated ? 0 : 1;
+  std::mt19937 random(std::get<0>(GetParam()) + 1000 * FromEnvironment("QGEMM_EMULATOR_SEED", 0));
+  const int cases = FromEnvironment("QGEMM_EMULATOR_CASES", 1);
+  int candidates = 0;
+  for (int i = 0; i < cases; ++i) {
+    // Many rows take seconds each.
+    constexpr int64_t kRows[] = {1, 3, 8, 9, 17, 33, 65, 130};
+    const int64_t m = kRows[random() % (std::size(kRows) - (i == 0 ? 2 : 0))];
+    const int bucket = BucketFor(m);
+    const bool narrow = family == Family::kMma && random() % 2 == 0;
+    const KernelShape shape = {(narrow ? 16 : 128) + odd, 2 * short_k + std::max(8, group)};
+    const Problem problem = {shape.n, shape.k, signature};
+    std::vector<KernelConfig> configs;
+    for (const KernelConfig& config : ConfigSpace(signature, bucket, profile)) {
+      if (config.family == family && IsLegal({config, 1, Reduction::kNone}, problem, bucket, profile).ok()) {
+        configs.push_back(config);
+      }
+    }
+    ASSERT_FALSE(configs.empty()) << ProblemName(problem) << " M " << m;
+    const KernelConfig config = configs[random() % configs.size()];
+    const auto kernel = EmulatedKernel::Compile(RenderKernelSource(config, signature), 900);
+    ASSERT_TRUE(kernel.ok()) << kernel.status();
+    const KernelCase data = MakeKernelCase(shape, signature, m);
+    for (const Reduction reduction : {Reduction::kNone, Reduction::kWorkspace, Reduction::kCluster}) {
+      for (const int split : {1, 2, 3}) {
+        const Candidate candidate = {config, split, reduction};
+        if (!IsLegal(candidate, problem, bucket, profile).ok()) continue;
+        const std::string name = absl::StrCat(ProblemName(problem), " ", CandidateName(candidate), " M ", m);
+        const auto run = RunCandidate(**kernel, candidate, data, m, random());
+        ASSERT_TRUE(run.ok()) << name << ": " << run.status();
+        EXPECT_TRUE(run->right(signature)) << name << ": " << run->Describe();
+        EXPECT_GT(run->matrix_instructions, 0);
+        ++candidates;
+      }
+    }
+  }
+  EXPECT_GE(candidates, cases);
+}
+
+std::string FormatName(const testing::TestParamInfo<std::tuple<int, Family>>& info) {
+  std::string name = absl::StrCat(std::get<1>(info.param) == Family::kMma ? "mma " : "wgmma ",
+                                  SignatureName(FormatSignatures()[std::get<0>(info.param)]));
+  for (char& c : name) {
+    if (!isalnum(static_cast<unsigned char>(c))) c = '_';
+  }
+  return name;
+}
+
+// What the emulator is for: a mistake put into a device source is found, by what it is.
+struct Mistake {
+  const char* name;
+  const char* config;
+  const char* source;  // whose `right` becomes `wrong`
+  const char* right;
+  const char* wrong;
+  const char* found;  // in what is reported
+  Reduction reduction = Reduction::kNone;
+  int split = 1;
+  int bits = 4;
+};
+
+constexpr char kMma[] = "mma_t1_r1_w2x2_s3_b2_slice_post";
+constexpr char kWide[] = "mma_t1_r2_w8x1_s3_b2_slice_post";
+constexpr char kStaged[] = "mma_t8_r2_w2x1_s3_b1_staged_pre";
+constexpr char kWgmma[] = "wgmma_t2_r1_w1x1_s3_b2_staged_pre";
+
+const Mistake kMistakes[] = {
+    {"CodesReadBeforeTheyArrive", kMma, "mma.cuh",
+     "copy_wait<kStages - 1>();\n      if constexpr (kLanesShare) __syncwarp();",
+     "if constexpr (kLanesShare) __syncwarp();", "asynchronous copy is not known to be complete"},
+    {"LanesReadEachOthersCopiesAtOnce", kMma, "mma.cuh",
+     "      if constexpr (kLanesShare) __syncwarp();\n    } else", "    } else", "with no barrier between",
+     Reduction::kNone, 1, 5},
+    {"LanesOverwriteWhatOthersStillRead", kMma, "mma.cuh",
+     "    if constexpr (kSliceActivations && kLanesShare) __syncwarp();  // this slot is overwritten next\n",
+     "", "with no barrier between", Reduction::kNone, 1, 6},
+    {"SumsOverTheRingTooEarly", kMma, "mma.cuh", "copy_wait<0>();\n  __syncthreads();", "copy_wait<0>();",
+     "with no barrier between"},
+    {"StageWithoutItsBarrier", kStaged, "mma.cuh",
+     "      if constexpr (kWarpsK == 1) {\n        __syncthreads();", "      if constexpr (kWarpsK == 1) {",
+     "with no barrier between"},
+    {"RowsBeyondN", kWide, "mma.cuh", "min_of(first_row_block + r, last_row_block)) * blocks_k",
+     "first_row_block + r) * blocks_k", "of weights"},
+    {"ActivationsBeyondTheLastRow", kMma, "mma.cuh",
+     "warp.rows = rows_left < kTileM ? static_cast<int>(rows_left) : kTileM;", "warp.rows = kTileM;", "of x"},
+    {"ResultsBeyondTheLastRow", kMma, "epilogue.cuh", "total = rows * kVectors;",
+     "total = config::kTileM * kVectors;", "wrote element"},
+    {"SharedMemoryBeyondItsEnd", kMma, "mma.cuh", "warp.wk * kTileM + t * 8 + t2) * epilogue::kRow",
+     "warp.wk * kTileM + t * 8 + t2) * epilogue::kRow * 64", "bytes at shared address"},
+    {"XReadBesideTheKernelBefore", kMma, "mma.cuh", "    wait_for_kernel_before();\n    copy_rows<true>",
+     "    copy_rows<true>", "before griddepcontrol.wait"},
+    {"BarrierOfTooMany", kStaged, "epilogue.cuh", "    __syncthreads();",
+     "    asm volatile(\"bar.sync 0, 1024;\" ::: \"memory\");", "waits for ever: barrier 0"},
+    {"LanesPartWays", kMma, "mma.cuh", "    const u8* stage = ring + slot * kSlotBytes;",
+     "    if (warp.lane == 3) __syncwarp();\n    const u8* stage = ring + slot * kSlotBytes;",
+     "where other lanes of its warp are not"},
+    {"ClusterLeavesEarly", kMma, "epilogue.cuh", "  if (cluster) cluster_barrier();  // nobody",
+     "  // nobody", "of a CTA that has ended", Reduction::kCluster, 3},
+    {"TicketsLeftBehind", kMma, "epilogue.cuh", "if (is_last) *ticket = 0;", "", "left a ticket behind",
+     Reduction::kWorkspace, 2},
+    {"ScaleOfTheNextGroup", kMma, "mma.cuh", "k / kGroupSize + g, warp.lane / 4)",
+     "(k / kGroupSize + g) ^ 1, warp.lane / 4)", "error 0."},
+    {"StageFreedBeforeItIsRead", kWgmma, "wgmma.cuh", "      // After a stage's first batch",
+     "      if (lane == 0) barrier_arrive(empty + slot * 8);\n      // After a stage's first batch",
+     "with no barrier between"},
+    {"AccumulatorsReadEarly", kWgmma, "wgmma.cuh", "    let_next_kernel_start();\n    wgmma_wait<0>();",
+     "    let_next_kernel_start();", "error "},
+    {"TooFewBytesExpected", kWgmma, "wgmma.cuh", "barrier_expect(barrier, kWeightBytes);",
+     "barrier_expect(barrier, kWeightBytes - 16);", "waits for ever"},
+    {"NobodySaysAStageIsFree", kWgmma, "wgmma.cuh", "if (s != group_k && lane == 0) barrier_arrive",
+     "if (s != group_k && lane == 99) barrier_arrive", "waits for ever: mbarrier"},
+    {"RingReusedUnderTheSums", kWgmma, "wgmma.cuh", "    epilogue::barrier();  // nobody reads the ring",
+     "    // nobody reads the ring", "with no barrier between"},
+};
+
+void PrintTo(const Mistake& mistake, std::ostream* out) { *out << mistake.name; }
+
+class Mistakes : public testing::TestWithParam<Mistake> {};
+
+TEST_P(Mistakes, AreFound) {
+  const Mistake& mistake = GetParam();
+  KernelSignature signature;
+  signature.format.bits = mistake.bits;
+  const Candidate candidate = {ParseConfig(mistake.config).value(), mistake.split, mistake.reduction};
+  const KernelShape shape = {129, 1024};
+  const int64_t m = candidate.config.token_tiles * 8 - 3;
+  const KernelCase data = MakeKernelCase(shape, signature, m);
+  ASSERT_TRUE(IsLegal(candidate, data.problem, BucketFor(m), Profile("h200")).ok());
+  const auto run = [&](const SourceOverrides& overrides) {
+    const auto kernel =
+        EmulatedKernel::Compile(RenderKernelSource(candidate.config, signature, overrides), 900);
+    EXPECT_TRUE(kernel.ok()) << kernel.status();
+    return RunCandidate(**kernel, candidate, data, m, 1).value();
+  };
+  EXPECT_TRUE(run({}).right(signature)) << run({}).Describe();
+  std::string text(EmbeddedSource(mistake.source));
+  const size_t at = text.find(mistake.right);
+  ASSERT_NE(at, std::string::npos) << "the source no longer says: " << mistake.right;
+  text.replace(at, std::string(mistake.right).size(), mistake.wrong);
+  const KernelRun wrong = run({{mistake.source, text}});
+  EXPECT_FALSE(wrong.right(signature));
+  EXPECT_THAT(wrong.Describe(), testing::HasSubstr(mistake.found));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Mistakes, testing::ValuesIn(kMistakes),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+INSTANTIATE_TEST_SUITE_P(All, Formats,
+                         testing::Combine(testing::Range(0, static_cast<int>(FormatSignatures().size())),
+                                          testing::Values(Family::kMma, Family::kWgmma)),
+                         FormatName);
+
+}  // namespace
+}  // namespace qgemm
