@@ -49,6 +49,19 @@ absl::StatusOr<Activation> ParseActivation(absl::string_view field, absl::string
       absl::StrCat(field, " \"", text, "\" is not allowed: use none, silu, gelu_tanh or relu"));
 }
 
+absl::string_view ActivationQuantizationName(ActivationQuantization quantization) {
+  return quantization == ActivationQuantization::kInt8 ? "int8" : "none";
+}
+
+absl::StatusOr<ActivationQuantization> ParseActivationQuantization(absl::string_view field,
+                                                                   absl::string_view text) {
+  for (const ActivationQuantization quantization :
+       {ActivationQuantization::kNone, ActivationQuantization::kInt8}) {
+    if (text == ActivationQuantizationName(quantization)) return quantization;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(field, " \"", text, "\" is not allowed: use none or int8"));
+}
+
 absl::Status ValidateSignature(const KernelSignature& signature) {
   QGEMM_RETURN_IF_ERROR(ValidateWeightFormat(signature.format));
   if (signature.act != ScalarType::kBf16 && signature.act != ScalarType::kFp16) {
@@ -63,6 +76,13 @@ absl::Status ValidateSignature(const KernelSignature& signature) {
   if (signature.epilogue.gated && signature.epilogue.activation == Activation::kNone) {
     return absl::InvalidArgumentError(
         "gated is not allowed with activation none: use silu, gelu_tanh or relu");
+  }
+  if (signature.quantization == ActivationQuantization::kInt8 && !signature.format.channel_wise() &&
+      signature.format.group_size < kActivationBlock) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("group_size ", signature.format.group_size,
+                     " is not allowed with int8 activations, whose blocks have ", kActivationBlock,
+                     ": use 32, 64, 128, 256 or channel-wise"));
   }
   return absl::OkStatus();
 }
@@ -90,7 +110,8 @@ absl::Status ValidateProblem(const Problem& problem) {
 absl::Status ValidateRows(int64_t m) { return CheckRange("m", m); }
 
 std::string SignatureName(const KernelSignature& signature) {
-  return absl::StrCat(WeightFormatName(signature.format), " act ", ScalarTypeName(signature.act), " out ",
+  return absl::StrCat(WeightFormatName(signature.format), " act ", ScalarTypeName(signature.act),
+                      signature.quantization == ActivationQuantization::kInt8 ? " as int8" : "", " out ",
                       ScalarTypeName(signature.out), EpilogueName(signature.epilogue));
 }
 

@@ -121,9 +121,35 @@ std::vector<double> DequantizedRow(const CanonicalWeights& weights, int64_t row)
   return values;
 }
 
+std::vector<double> ActivationsOf(absl::Span<const uint16_t> x, int64_t m, ScalarType act,
+                                  ActivationQuantization quantization) {
+  std::vector<double> values(x.size());
+  for (size_t i = 0; i < x.size(); ++i) values[i] = ScalarToDouble(x[i], act);
+  if (quantization == ActivationQuantization::kNone || m == 0) return values;
+  const auto k = static_cast<int64_t>(x.size()) / m;
+  for (int64_t row = 0; row < m; ++row) {
+    for (int64_t first = 0; first < k; first += kActivationBlock) {
+      double* const block = &values[row * k + first];
+      const int64_t count = std::min<int64_t>(kActivationBlock, k - first);
+      float most = 0;
+      for (int64_t i = 0; i < count; ++i) {
+        const auto magnitude = static_cast<float>(std::fabs(block[i]));
+        most = std::isnan(magnitude) || magnitude > most ? magnitude : most;
+      }
+      const float scale = most / 127.f;
+      const float inverse = most > 0 ? 127.f / most : 0.f;
+      for (int64_t i = 0; i < count; ++i) {
+        block[i] =
+            double{scale} * static_cast<double>(std::nearbyintf(static_cast<float>(block[i]) * inverse));
+      }
+    }
+  }
+  return values;
+}
+
 std::vector<double> ReferenceGemm(const CanonicalWeights& weights, absl::Span<const uint16_t> x, int64_t m,
                                   ScalarType act, const Epilogue& epilogue, absl::Span<const double> bias,
-                                  absl::Span<const double> residual) {
+                                  absl::Span<const double> residual, ActivationQuantization quantization) {
   const int64_t n = weights.n;
   const int64_t k = weights.k;
   const int64_t columns = epilogue.gated ? n / 2 : n;
@@ -133,8 +159,7 @@ std::vector<double> ReferenceGemm(const CanonicalWeights& weights, absl::Span<co
   QGEMM_CHECK(static_cast<int64_t>(residual.size()) == (epilogue.residual ? m * columns : 0));
   QGEMM_CHECK(!epilogue.gated || n % 2 == 0);
 
-  std::vector<double> activations(x.size());
-  for (size_t i = 0; i < x.size(); ++i) activations[i] = ScalarToDouble(x[i], act);
+  const std::vector<double> activations = ActivationsOf(x, m, act, quantization);
 
   std::vector<double> sums(m * n);
   for (int64_t row = 0; row < n; ++row) {

@@ -18,12 +18,17 @@ std::vector<double> ScalarsToDouble(absl::Span<const uint8_t> bytes, ScalarType 
 // Row `row` of W in fp64, [k], exactly.
 std::vector<double> DequantizedRow(const CanonicalWeights& weights, int64_t row);
 
+// X as a kernel sees it: itself, or what bytes and their scales are worth.
+std::vector<double> ActivationsOf(absl::Span<const uint16_t> x, int64_t m, ScalarType act,
+                                  ActivationQuantization quantization);
+
 // Y in fp64 from the canonical weights, [m][n] or when gated [m][n / 2]: the judge of every kernel, sharing
 // no code with them. x: [m][k] bits of `act`; bias: [n], residual: as Y, both empty where the epilogue has
 // none.
 std::vector<double> ReferenceGemm(const CanonicalWeights& weights, absl::Span<const uint16_t> x, int64_t m,
                                   ScalarType act, const Epilogue& epilogue, absl::Span<const double> bias,
-                                  absl::Span<const double> residual);
+                                  absl::Span<const double> residual,
+                                  ActivationQuantization quantization = ActivationQuantization::kNone);
 // The same with no more of an epilogue than a bias in the activation type, or none when it is empty.
 std::vector<double> ReferenceGemm(const CanonicalWeights& weights, absl::Span<const uint16_t> x, int64_t m,
                                   ScalarType act, absl::Span<const uint16_t> bias);

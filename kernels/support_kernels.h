@@ -31,7 +31,7 @@ inline constexpr char kPackBytes[] = "qgemm_pack_bytes";
 // scale_codes,
 //  const i8* offset_codes, const void* bias, const void* residual, float* out,
 //  i64 m, i64 n, i64 k, i64 ldx, i64 ldr, i64 group_size, type act, type scale, type out, int center,
-//  int activation, int gated): absent operands are null, group_size is k when channel-wise, bias and residual
+//  int activation, int gated, int byte_activations): absent operands are null, group_size is k when channel-wise, bias and residual
 //  have the
 // output's type. Grid (ceil(n / 64), ceil(m / 64)), 256 threads.
 inline constexpr char kReferenceGemm[] = "qgemm_reference_gemm";
@@ -55,7 +55,7 @@ struct Entry {
 inline constexpr Entry kEntries[] = {
     {kFillCodes, "8848"},      {kFillUniform, "884448"}, {kFillProducts, "8884448"},
     {kFillOpposites, "8888"},  {kFillNormal, "8848"},    {kPackWeights, "8888884"},
-    {kPackNumbers, "8888884"}, {kPackBytes, "8888884"},  {kReferenceGemm, "8888888888888888444444"},
+    {kPackNumbers, "8888884"}, {kPackBytes, "8888884"},  {kReferenceGemm, "88888888888888884444444"},
     {kCompare, "88888844"},    {kCountUnequal, "8848"},  {kCountDifferent, "8888"},
     {kReadFlush, "888"},       {kClockProbe, "48"},
 };

@@ -70,6 +70,20 @@ QG_DEVICE void load_matrix_x2(u32& r0, u32& r1, u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r0), "=r"(r1) : "r"(address) : "memory");
 }
 
+// D = A * B + c of signed bytes, exact int32 sums, m16n8k32 (PTX ISA, mma.sync.m16n8k32): 4 k a register.
+QG_DEVICE void mma_bytes(u32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, u32 c) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c));
+}
+
+// The larger one; a NaN when either is (PTX ISA, max.NaN).
+QG_DEVICE float max_or_nan(float a, float b) {
+  float d;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(d) : "f"(a), "f"(b));
+  return d;
+}
+
 QG_DEVICE void store_cg(Float4* p, Float4 v) {
   asm volatile("st.global.cg.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }

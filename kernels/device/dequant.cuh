@@ -14,6 +14,10 @@
 //           128 + l and the sign bit as 128 + h are subtracted, l - h = q - 128 exactly. fp16: lop3 flips the sign bit
 //           back and sets the magic, 1024 + q.
 // Instructions per 8 weights, bf16 / fp16: 4 bits 11 / 9, 5 and 6 bits 16 / 16, 8 bits 16 / 10.
+//
+// For activations of bytes a code becomes the byte 2^(8 - bits) (q - 2^(bits - 1)), its power of two left to the scale: at the
+// top of its byte with the sign bit turned. A word of step w and of row g or g + 8 is four k of m16n8k32's A operand, in
+// the order k, k + 8, k + 1, k + 9, which the activations are stored in, too. Instructions per 8 weights: 3, 8, 8, 0.
 
 namespace dequant {
 
@@ -133,6 +137,24 @@ QG_DEVICE void step(const Codes& c, const Offsets& o, u32 (&a)[4]) {
     }
   }
 }
+// Step w as signed bytes: [0] row g, [1] row g + 8.
+template <int kW>
+QG_DEVICE void byte_step(const Codes& c, u32* a) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if constexpr (kBits == 8) {
+      a[h] = kW < 2 ? c.low[2 * (kW % 2) + h] : c.high[2 * (kW % 2) + h];
+    } else {
+      u32 top;
+      if constexpr (kBits == 4) {
+        top = (h ? c.low[kW] : c.low[kW] << 4) & 0xf0f0f0f0u;
+      } else {
+        top = (h ? container<kW, 1>(c) : container<kW, 0>(c)) << (8 - kBits);
+      }
+      a[h] = top ^ 0x80808080u;
+    }
+  }
+}
 // For loops over w that are unrolled.
 QG_DEVICE void step(const Codes& c, int w, const Offsets& o, u32 (&a)[4]) {
   if (w == 0) {
@@ -161,7 +183,7 @@ constexpr int kScaleBytes = kTwoLevel ? 16 : 32;
 constexpr int kZeroBytes = kIntegerZeros ? 16 : kFloatZeros ? kScaleBytes : 0;
 constexpr int kStepBytes = kTwoLevel ? (kFloatZeros ? 64 : 32) : 0;
 // The scale is left to the end of K: nothing about it changes on the way, and no offset is added to the weights.
-constexpr bool kDeferred = kChannelWise && !kFloatZeros;
+constexpr bool kDeferred = kChannelWise && !kFloatZeros && !config::kByteActivations;
 // The activations' type does not hold the scale exactly. A weight must still be rounded once: the scale is split in two
 // numbers of that type, w = q s_high + (q s_low), or, with offsets, computed in fp32. (A rounded scale alone put the results
 // of bf16 activations and fp16 or two-level scales at 3.3e-3 to 5.5e-3 from fp64, against 2.5e-3 so.)
@@ -206,6 +228,15 @@ struct Pair {
 struct Scale {
   Pair s, b;
   dequant::Offsets offsets;
+  u32 zeros;  // zero points of the two rows, a byte each
+
+  // Bytes of weights times this, plus sums of activations times offset(), is what the weights are worth.
+  QG_DEVICE float byte_scale(int h) const { return s.value(h) * (1.f / (1 << (8 - config::kBits))); }
+  QG_DEVICE float byte_offset(int h) const {
+    constexpr float kCenter = 1 << (config::kBits - 1);
+    if constexpr (kFloatZeros) return b.value(h) + s.value(h) * kCenter;
+    return s.value(h) * (kCenter - static_cast<float>(h ? zeros >> 8 : zeros & 0xffu));
+  }
 };
 
 // `plane`: two-level codes or numbers; `step`: the fragment's 16 steps. `i` counts pairs.
@@ -234,6 +265,7 @@ QG_DEVICE Scale read(const u8* scale, const u8* zero, const u8* step, int group,
   u32 zeros = config::kFloatZeros ? 0 : (1u << (config::kBits - 1)) * 0x0101u;
   if constexpr (kIntegerZeros) zeros = reinterpret_cast<const u16*>(zero)[i];
   if constexpr (kFloatZeros) r.b = read_pair(zero, step + 32, i, g);
+  r.zeros = zeros;
   r.offsets = dequant::make_offsets(zeros & 0xffu, zeros >> 8);
   return r;
 }

@@ -31,6 +31,13 @@
 // zero points in `post` add offset * sum of the group's activations: one more MMA a step, with weights of one, whose sums
 // stand where the lane needs them. Channel-wise scales without offsets wait for the end in both modes.
 //
+// Activations of bytes (kByteActivations, `post`): the CTA quantizes its slice of X while its first weights are under way (slice path), or
+// chunk after chunk of it, of all warps' next stages (staged path, for slices that do not fit), by row and 32 k: scale = largest magnitude / 127, byte = x times 127 / largest, to nearest even. One m16n8k32 is
+// one such block, so that its exact sum takes the block's scale, and what a group has summed the group's. An int32 sum is below
+// 2^22: begun at the bits of 1.5 * 2^23 it is a float's mantissa, and a subtraction makes a float of it (a conversion takes four times as long).
+// Zero points and offsets add theirs times the blocks' sums of activations. In shared memory the activations have a byte each, rows
+// of multiples of 128 bytes, and are followed by the blocks' scales [blocks][kTileM] and, where needed, scale * sum likewise.
+//
 // Tried and slower on an H200: asking for the first stages' weights before the activations and waiting for both (M = 1 after a
 // read flush: 5376x4096 6.8 against 6.6 us, 8448x6656 11.6 against 10.8); the blocks of a stage as a loop, which NVRTC compiles in 15 ms
 // less (7.0 against 6.6, 11.8 against 10.8).
@@ -72,6 +79,14 @@ constexpr int kRingBytes = (kWarps * kStages * kSlotBytes + 127) / 128 * 128;
 constexpr int kGroupThreads = 32 * kWarpsN;  // threads of a K group
 constexpr int kStageRowBytes = kBlocks * 128;
 constexpr int kStageActivationBytes = kTileM * kStageRowBytes;
+constexpr bool kBlockSums = kByteActivations && (kIntegerZeros || kFloatZeros);
+static_assert(!kByteActivations || kPostScale, "");
+// Staged path of activations of bytes: blocks of 64 k that the CTA quantizes at a time, kChunkStages stages of every warp.
+constexpr int kChunkBlocks = kChunkStages * kWarpsK * kBlocks;
+constexpr bool kChunks = kByteActivations && !kSliceActivations;
+// Stages that no other warp reads; those with scales are read by other lanes than copied them.
+constexpr bool kOwnStages = kSliceActivations || kByteActivations;
+constexpr bool kSyncLanes = kLanesShare || (kChunks && !kChannelWise);
 
 using scales::Scale;
 
@@ -178,6 +193,60 @@ QG_DEVICE void copy_rows(u32 dst, const u8* src, i64 src_pitch, int rows, int by
   }
 }
 
+// Where a slice's activations of bytes have their scales, and their sums times them, as [block of 32 k][kTileM].
+struct ByteScales {
+  float* scales;
+  float* sums;
+};
+
+// All threads quantize rows [0, rows) of this tile, k in [first_k, first_k + 64 * blocks); zeros beyond K. Four lanes make a
+// block of 32 k: each has 8 neighbouring ones, and half of each of two steps of 16.
+QG_DEVICE void quantize_rows(const Problem& p, u8* dst, int row_bytes, const ByteScales& to, int rows, i64 first_row, int first_k,
+                             int blocks, int tid) {
+  const int part = tid & 3, count = blocks * 2, total = rows * count;
+#pragma unroll 1
+  for (int base = 0; base < total; base += kThreads / 4) {
+    const int i = min_of(base + tid / 4, total - 1);
+    const int row = i / count, block = i % count, k = first_k + block * 32 + part * 8;
+    Vec4 v = {0, 0, 0, 0};
+    if (k < p.k) v = *reinterpret_cast<const Vec4*>(p.x + ((first_row + row) * p.ldx + k) * 2);
+    const u32 pairs[4] = {v.x, v.y, v.z, v.w};
+    float most = 0.f;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float x = j % 2 ? act::high(pairs[j / 2]) : act::low(pairs[j / 2]);
+      most = max_or_nan(most, x < 0.f ? -x : x);
+    }
+    most = max_or_nan(most, __shfl_xor_sync(0xffffffffu, most, 1));
+    most = max_or_nan(most, __shfl_xor_sync(0xffffffffu, most, 2));
+    const float inverse = most > 0.f ? 127.f / most : 0.f;
+    u32 bytes[2] = {0, 0};
+    int sum = 0;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float x = j % 2 ? act::high(pairs[j / 2]) : act::low(pairs[j / 2]);
+      const int q = __float2int_rn(x * inverse);
+      sum += q;
+      bytes[j / 4] |= (static_cast<u32>(q) & 0xffu) << (j % 4 * 8);
+    }
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    // The lower lane of a step writes its words of k + 0 .. 3, the upper one those of k + 4 .. 7: k, k + 8, k + 1, k + 9 and so on.
+    const u32 given = __shfl_xor_sync(0xffffffffu, bytes[part & 1 ? 0 : 1], 1);
+    const u32 low = part & 1 ? given : bytes[0], high = part & 1 ? bytes[1] : given;
+    if (base + tid / 4 < total) {
+      const u32 address = block * 32 + part / 2 * 16;
+      Vec2* const to_bytes = reinterpret_cast<Vec2*>(dst + swizzled(row * row_bytes, address, row) + (part & 1) * 8);
+      *to_bytes = Vec2{__byte_perm(low, high, 0x5140), __byte_perm(low, high, 0x7362)};
+      if (part == 0) {
+        const float scale = most / 127.f;
+        to.scales[block * kTileM + row] = scale;
+        if constexpr (kBlockSums) to.sums[block * kTileM + row] = scale * static_cast<float>(sum);
+      }
+    }
+  }
+}
+
 // Staged path: rows [0, rows) of this tile, k in [first_k, first_k + 8 * chunks); zeros beyond K.
 template <int kThreadCount>
 QG_DEVICE void copy_activations(const Problem& p, u32 dst, int row_bytes, int rows, i64 first_row, int first_k, int chunks,
@@ -238,6 +307,55 @@ QG_DEVICE void block_post(float (&acc)[kRowTiles][kTokenTiles][4], const dequant
             acc[r][t][i] += scale[r][g].s.value(i / 2) * part[i];
             if constexpr (kFloatZeros) acc[r][t][i] += scale[r][g].b.value(i / 2) * sums[g][i];
           }
+        }
+      }
+    }
+  }
+}
+
+// As block_post, with activations of bytes; `block` counts from the slice's start.
+QG_DEVICE void block_bytes(float (&acc)[kRowTiles][kTokenTiles][4], const dequant::Codes (&q)[kRowTiles],
+                           const Scale (&scale)[kRowTiles][kGroupsPerBlock], const u32 (&row_address)[kTokenTiles],
+                           const u32 (&turn)[kTokenTiles], const ByteScales& of, int block, int lane) {
+  constexpr u32 kZero = 0x4b400000u;  // 1.5 * 2^23
+  u32 a[kRowTiles][2][4];
+#pragma unroll
+  for (int r = 0; r < kRowTiles; ++r) {
+    dequant::byte_step<0>(q[r], a[r][0]);
+    dequant::byte_step<1>(q[r], a[r][0] + 2);
+    dequant::byte_step<2>(q[r], a[r][1]);
+    dequant::byte_step<3>(q[r], a[r][1] + 2);
+  }
+#pragma unroll
+  for (int t = 0; t < kTokenTiles; ++t) {
+    u32 b[4];
+    load_matrix_x4(b, row_address[t] + ((block * 64) ^ turn[t]));
+    float scales_of[2][2], sums_of[2][2];  // [block of 32][token]
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int at = (block * 2 + i) * kTileM + t * 8 + lane % 4 * 2;
+      const Vec2 s = *reinterpret_cast<const Vec2*>(of.scales + at);
+      scales_of[i][0] = __uint_as_float(s.x), scales_of[i][1] = __uint_as_float(s.y);
+      if constexpr (kBlockSums) {
+        const Vec2 sum = *reinterpret_cast<const Vec2*>(of.sums + at);
+        sums_of[i][0] = __uint_as_float(sum.x), sums_of[i][1] = __uint_as_float(sum.y);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+      float part[4];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        u32 d[4];
+        mma_bytes(d, a[r][i], b[2 * i], b[2 * i + 1], kZero);
+        const int g = i * kGroupsPerBlock / 2;
+        const bool first = kGroupsPerBlock == 2 || i == 0, last = kGroupsPerBlock == 2 || i == 1;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const float sum = __uint_as_float(d[e]) - 12582912.f;
+          part[e] = first ? scales_of[i][e % 2] * sum : part[e] + scales_of[i][e % 2] * sum;
+          if (last) acc[r][t][e] += scale[r][g].byte_scale(e / 2) * part[e];
+          if constexpr (kBlockSums) acc[r][t][e] += scale[r][g].byte_offset(e / 2) * sums_of[i][e % 2];
         }
       }
     }
@@ -349,15 +467,16 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
 
   if constexpr (kSliceActivations) {
     warp.row_bytes = (warp.end_block - warp.first_block) * 128;
+    if constexpr (kByteActivations) warp.row_bytes = (warp.row_bytes / 2 + 127) / 128 * 128;
   } else {
-    warp.row_bytes = kStageRowBytes;
-    warp.activations = shared_address(shared) + kRingBytes + warp.wk * (kStages * kStageActivationBytes);
+    warp.row_bytes = kChunks ? (kChunkBlocks * 64 + 127) / 128 * 128 : kStageRowBytes;
+    warp.activations = shared_address(shared) + kRingBytes + (kChunks ? 0 : warp.wk * (kStages * kStageActivationBytes));
   }
 
   auto copy_stage = [&](int s, int slot) {
     if (s < warp.stages) {
       copy_weights(warp, sources, s, warp.ring + slot * kSlotBytes);
-      if constexpr (!kSliceActivations) {
+      if constexpr (!kOwnStages) {
         copy_activations<kGroupThreads>(p, warp.activations + slot * kStageActivationBytes, warp.row_bytes, warp.rows, first_row,
                                         warp.block_of(s) * 64, kBlocks * 8, tid % kGroupThreads);
       }
@@ -393,11 +512,13 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
       free = (free + 127) & ~127u;
     }
     warp.activations = free;
-    wait_for_kernel_before();
-    copy_rows<true>(warp.activations, p.x + (first_row * p.ldx + first_k) * 2, p.ldx * 2, warp.rows, warp.row_bytes,
-                    (p.k - first_k) * 2, tid);
+    if constexpr (!kByteActivations) {
+      wait_for_kernel_before();
+      copy_rows<true>(warp.activations, p.x + (first_row * p.ldx + first_k) * 2, p.ldx * 2, warp.rows, warp.row_bytes,
+                      (p.k - first_k) * 2, tid);
+    }
     copy_commit();
-  } else {
+  } else if constexpr (!kChunks) {
     wait_for_kernel_before();
   }
 #pragma unroll 1
@@ -405,6 +526,20 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
     copy_stage(s, s);
     copy_commit();
   }
+  ByteScales byte_scales = {};
+  if constexpr (kByteActivations) {
+    u8* const bytes = shared + (warp.activations - shared_address(shared));
+    byte_scales.scales = reinterpret_cast<float*>(bytes + kTileM * warp.row_bytes);
+    byte_scales.sums = byte_scales.scales + (kChunks ? kChunkBlocks : warp.end_block - warp.first_block) * 2 * kTileM;
+    wait_for_kernel_before();
+  }
+  // Blocks of X from `first_block` on as bytes: the slice, or a chunk.
+  const auto quantize = [&](int first_block) {
+    const int blocks = kChunks ? min_of(kChunkBlocks, warp.end_block - first_block) : warp.end_block - first_block;
+    quantize_rows(p, shared + (warp.activations - shared_address(shared)), warp.row_bytes, byte_scales, warp.rows, first_row,
+                  first_block * 64, blocks, tid);
+  };
+  if constexpr (kByteActivations && kSliceActivations) quantize(warp.first_block);
   if constexpr (kSliceActivations) {
     copy_wait<kStages - 1>();  // the activations and the scales are there
     __syncthreads();
@@ -421,18 +556,37 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
   }
   u32 row_address[kTokenTiles];
   token_addresses(row_address, warp);
+  u32 turn[kTokenTiles] = {};
+  if constexpr (kByteActivations) {
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t) {
+      const int row = min_of(t * 8 + (warp.lane & 7), warp.rows - 1);
+      row_address[t] = warp.activations + row * warp.row_bytes;
+      turn[t] = ((warp.lane >> 3) ^ (row & 7)) * 16;
+    }
+  }
   const u32 base = shared_address(shared);
   const u8* ring = shared + (warp.ring - base);
 
   int slot = 0;
+  int chunk = warp.first_block;
 #pragma unroll 1
-  for (int s = 0; s < warp.stages; ++s) {
+  for (int s = 0; s < (kChunks ? (slice_stages + kWarpsK - 1) / kWarpsK : warp.stages); ++s) {
+    if constexpr (kChunks) {
+      if (s % kChunkStages == 0) {
+        chunk = warp.first_block + s * kWarpsK * kBlocks;
+        __syncthreads();
+        quantize(chunk);
+        __syncthreads();
+      }
+      if (s >= warp.stages) continue;
+    }
     const int free_slot = slot == 0 ? kStages - 1 : slot - 1;  // read in the stage before
-    if constexpr (kSliceActivations) {
+    if constexpr (kOwnStages) {
       copy_stage(s + kStages - 1, free_slot);
       copy_commit();  // an empty group keeps the count of pending groups right
       copy_wait<kStages - 1>();
-      if constexpr (kLanesShare) __syncwarp();
+      if constexpr (kSyncLanes) __syncwarp();
     } else {
       copy_wait<kStages - 2>();
       if constexpr (kWarpsK == 1) {
@@ -472,14 +626,16 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
           }
         }
         const u32 offset = kSliceActivations ? (block + j - warp.first_block) * 128 : slot * kStageActivationBytes + j * 128;
-        if constexpr (kPostScale) {
+        if constexpr (kByteActivations) {
+          block_bytes(acc, q, scale, row_address, turn, byte_scales, block + j - chunk, warp.lane);
+        } else if constexpr (kPostScale) {
           block_post(acc, q, scale, row_address, offset);
         } else {
           block_pre(acc, q, scale, row_address, offset);
         }
       }
     }
-    if constexpr (kSliceActivations && kLanesShare) __syncwarp();  // this slot is overwritten next
+    if constexpr (kOwnStages && kSyncLanes) __syncwarp();  // this slot is overwritten next
     slot = slot + 1 == kStages ? 0 : slot + 1;
   }
   let_next_kernel_start();

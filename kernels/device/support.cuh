@@ -259,7 +259,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
                          const signed char* offset_codes, const void* bias, const void* residual, float* out,
                          support::i64 m, support::i64 n, support::i64 k, support::i64 ldx, support::i64 ldr,
                          support::i64 group, int act_type, int scale_type, int out_type, int center, int activation,
-                         int gated) {
+                         int gated, int byte_activations) {
   using namespace support;
   constexpr int kTile = 64;
   constexpr int kStep = 32;
@@ -288,6 +288,18 @@ extern "C" __global__ void __launch_bounds__(256, 2)
           row_m < m && column < k ? to_float(x[row_m * ldx + column + i], act_type) : 0.0f;
     }
     __syncthreads();
+    if (byte_activations) {
+      // A step is a block. What a byte times its scale is worth, as ActivationsOf of reference_gemm.h has it.
+      float most = 0.0f;
+      for (int kk = 0; kk < kStep; ++kk) {
+        const float magnitude = fabsf(x_tile[kk][load_row]);
+        most = magnitude != magnitude || magnitude > most ? magnitude : most;
+      }
+      const float scale = most / 127.0f, inverse = most > 0.0f ? 127.0f / most : 0.0f;
+      __syncthreads();
+      for (int i = 0; i < 8; ++i) x_tile[load_k + i][load_row] = scale * rintf(x_tile[load_k + i][load_row] * inverse);
+      __syncthreads();
+    }
     float part[4][4] = {};
 #pragma unroll 4
     for (int kk = 0; kk < kStep; ++kk) {

@@ -33,6 +33,11 @@ StageBytes FragmentStage(const WeightFormat& format, int blocks) {
   return bytes;
 }
 
+int ChunkStages(const KernelConfig& config) {
+  constexpr int kChunkBytes = 24 << 10;
+  return std::max(1, kChunkBytes / (config.tile_m() * 64 * config.blocks_per_stage * config.warps_k));
+}
+
 std::string ConfigConstants(const KernelConfig& config, const KernelSignature& signature) {
   std::string text;
   auto constant = [&text](absl::string_view type, absl::string_view name, int value) {
@@ -56,6 +61,8 @@ std::string ConfigConstants(const KernelConfig& config, const KernelSignature& s
   constant("bool", "kIntegerZeros", format.zero_point == ZeroPoint::kInteger);
   constant("bool", "kFloatZeros", format.zero_point == ZeroPoint::kFloat);
   constant("bool", "kScaleIsBf16", format.scale_type == ScalarType::kBf16);
+  constant("bool", "kByteActivations", signature.quantization == ActivationQuantization::kInt8);
+  constant("int", "kChunkStages", ChunkStages(config));
   constant("bool", "kActIsBf16", signature.act == ScalarType::kBf16);
   constant("bool", "kOutIsFp32", signature.out == ScalarType::kFp32);
   constant("bool", "kSliceActivations", config.activations == ActivationPath::kSlice);

@@ -71,6 +71,10 @@ struct StageBytes {
 };
 StageBytes FragmentStage(const WeightFormat& format, int blocks);
 
+// Stages of each warp that a CTA of family mma's staged path makes bytes of X for at a time (int8
+// activations).
+int ChunkStages(const KernelConfig& config);
+
 // The lines `constexpr ... = ...;` of namespace config that every device source reads.
 std::string ConfigConstants(const KernelConfig& config, const KernelSignature& signature);
 

@@ -97,6 +97,31 @@ void AddMiddle(std::vector<KernelConfig>& out, int token_tiles) {
   }
 }
 
+// Activations of bytes.
+void AddBytes(std::vector<KernelConfig>& out, int token_tiles) {
+  for (const Geometry g : {Geometry{1, 1, 8},
+                           {1, 1, 16},
+                           {1, 2, 4},
+                           {1, 2, 8},
+                           {1, 3, 4},
+                           {1, 4, 2},
+                           {1, 4, 4},
+                           {1, 8, 1},
+                           {1, 8, 2},
+                           {2, 1, 8},
+                           {2, 2, 4},
+                           {2, 2, 8},
+                           {2, 4, 2},
+                           {2, 4, 4},
+                           {2, 8, 1}}) {
+    for (const int stages : {3, 4}) {
+      Add(out, token_tiles, g, stages, 2, ActivationPath::kSlice, ScaleMode::kPost);
+    }
+    // For slices that do not fit.
+    Add(out, token_tiles, g, 3, 2, ActivationPath::kStaged, ScaleMode::kPost);
+  }
+}
+
 // 33 to 128 tokens: activations come with the stages. Scaling after the MMA never won here and spills most.
 void AddPrefill(std::vector<KernelConfig>& out, int token_tiles) {
   for (const Geometry g : {Geometry{1, 2, 2},
@@ -155,6 +180,11 @@ class Mma final : public KernelFamily {
     } else {
       for (const int tiles : {4, 8, 16}) AddPrefill(out, tiles);
     }
+    if (signature.quantization == ActivationQuantization::kInt8) {
+      out.clear();
+      AddBytes(out, std::min(tokens, 8));
+      if (tokens > 8) AddBytes(out, 4);
+    }
     return out;
   }
 
@@ -162,11 +192,22 @@ class Mma final : public KernelFamily {
                            int rows) const override {
     const int64_t ring = int64_t{config.stages} * RingStageBytes(config, signature.format);
     const StageBytes unit = FragmentStage(signature.format, UnitK(signature.format) / 64);
-    const int64_t activations =
-        config.activations == ActivationPath::kSlice
-            ? rows * (slice_units * UnitK(signature.format) * 2) +
-                  config.tile_n() / 16 * slice_units * (unit.all() - unit.codes) + kAlignment
-            : int64_t{config.warps_k} * config.stages * config.tile_m() * config.blocks_per_stage * 128;
+    const bool resident = config.activations == ActivationPath::kSlice;
+    // A row of X: of the slice, or of every stage; int8 activations with their scales and sums, of the slice
+    // or a chunk.
+    const int64_t slice_k = slice_units * UnitK(signature.format);
+    int64_t activations = 0;
+    if (signature.quantization == ActivationQuantization::kInt8) {
+      const int64_t k =
+          resident ? slice_k : int64_t{64} * ChunkStages(config) * config.warps_k * config.blocks_per_stage;
+      const bool sums = signature.format.zero_point != ZeroPoint::kNone;
+      activations = config.tile_m() * ((k + 127) / 128 * 128 + k / kActivationBlock * (sums ? 8 : 4));
+    } else if (resident) {
+      activations = rows * slice_k * 2;
+    } else {
+      activations = int64_t{config.warps_k} * config.stages * config.tile_m() * config.blocks_per_stage * 128;
+    }
+    if (resident) activations += config.tile_n() / 16 * slice_units * (unit.all() - unit.codes) + kAlignment;
     const int64_t epilogue = int64_t{config.warps_k} * config.tile_m() * (config.tile_n() + 4) * 4;
     return (std::max((ring + 127) / 128 * 128 + activations, epilogue) + 127) / 128 * 128;
   }

@@ -79,6 +79,10 @@ class Wgmma final : public KernelFamily {
 
   absl::Status SupportsProblem(const Problem& problem) const override {
     QGEMM_RETURN_IF_ERROR(SupportsSignature(problem.signature));
+    if (problem.signature.quantization != ActivationQuantization::kNone) {
+      return absl::FailedPreconditionError(
+          "family wgmma has no int8 activations; they are left to family mma");
+    }
     if (problem.n >= 64) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("family wgmma computes 64 columns of Y at a time; n ",
                                                       problem.n,
@@ -87,6 +91,7 @@ class Wgmma final : public KernelFamily {
 
   std::vector<KernelConfig> Configs(const KernelSignature& signature, int m_bucket) const override {
     std::vector<KernelConfig> out;
+    if (signature.quantization != ActivationQuantization::kNone) return out;
     const int tokens = (m_bucket + 7) / 8;
     // Parts of a sum need a block of one scale, and offsets an MMA of their own.
     const bool parts = UnitK(signature.format) == signature.format.group_size &&

@@ -126,7 +126,8 @@ absl::Status SupportLibrary::ReferenceGemm(const Problem& problem, const Canonic
              epilogue.residual, reference, m, problem.n, problem.k, ldx, epilogue.ldr, group_size,
              support::ScalarTypeCode(signature.act), support::ScalarTypeCode(format.scale_type),
              support::ScalarTypeCode(signature.out), format.center(),
-             support::ActivationCode(signature.epilogue.activation), gated);
+             support::ActivationCode(signature.epilogue.activation), gated,
+             signature.quantization == ActivationQuantization::kInt8 ? 1 : 0);
 }
 
 absl::Status SupportLibrary::ClearResults() {

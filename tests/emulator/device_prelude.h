@@ -72,6 +72,9 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
   }
   return out;
 }
+// To nearest even; 0 of a NaN.
+inline int __float2int_rn(float f) { return f != f ? 0 : static_cast<int>(__builtin_rintf(f)); }
+inline int __shfl_xor_sync(unsigned, int value, int lanes) { return static_cast<int>(SimtShuffleXor(value, lanes)); }
 inline unsigned __shfl_xor_sync(unsigned, unsigned value, int lanes) { return SimtShuffleXor(value, lanes); }
 inline float __shfl_xor_sync(unsigned, float value, int lanes) {
   return __uint_as_float(SimtShuffleXor(__float_as_uint(value), lanes));

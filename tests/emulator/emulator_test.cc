@@ -12,6 +12,7 @@
 #include "kernels/bucket.h"
 #include "kernels/device_profile.h"
 #include "kernels/embedded_sources.h"
+#include "kernels/family/family.h"
 #include "kernels/legality.h"
 #include "kernels/search_space.h"
 #include "tests/emulator/kernel_run.h"
@@ -83,6 +84,24 @@ std::string FormatName(const testing::TestParamInfo<std::tuple<int, Family>>& in
   return name;
 }
 
+// A slice longer than the chunks that its activations are made bytes in, and warps with unequal numbers of
+// stages.
+TEST(ByteActivations, ComeChunkByChunkWhereTheSliceDoesNotFit) {
+  KernelSignature signature;
+  signature.quantization = ActivationQuantization::kInt8;
+  signature.format.zero_point = ZeroPoint::kInteger;
+  const KernelCase data = MakeKernelCase({65, 2176}, signature, 29);
+  for (const char* name : {"mma_t4_r1_w4x1_s3_b2_staged_post", "mma_t4_r1_w2x4_s3_b2_staged_post"}) {
+    const Candidate candidate = {ParseConfig(name).value(), 1, Reduction::kNone};
+    ASSERT_LT(64 * ChunkStages(candidate.config) * candidate.config.warps_k * 2, data.problem.k);
+    const auto kernel = EmulatedKernel::Compile(RenderKernelSource(candidate.config, signature), 900);
+    ASSERT_TRUE(kernel.ok()) << kernel.status();
+    const auto run = RunCandidate(**kernel, candidate, data, 29, 1);
+    ASSERT_TRUE(run.ok()) << run.status();
+    EXPECT_TRUE(run->right(signature)) << name << ": " << run->Describe();
+  }
+}
+
 // What the emulator is for: a mistake put into a device source is found, by what it is.
 struct Mistake {
   const char* name;
@@ -103,14 +122,14 @@ constexpr char kWgmma[] = "wgmma_t2_r1_w1x1_s3_b2_staged_pre";
 
 const Mistake kMistakes[] = {
     {"CodesReadBeforeTheyArrive", kMma, "mma.cuh",
-     "copy_wait<kStages - 1>();\n      if constexpr (kLanesShare) __syncwarp();",
-     "if constexpr (kLanesShare) __syncwarp();", "asynchronous copy is not known to be complete"},
+     "copy_wait<kStages - 1>();\n      if constexpr (kSyncLanes) __syncwarp();",
+     "if constexpr (kSyncLanes) __syncwarp();", "asynchronous copy is not known to be complete"},
     {"LanesReadEachOthersCopiesAtOnce", kMma, "mma.cuh",
-     "      if constexpr (kLanesShare) __syncwarp();\n    } else", "    } else", "with no barrier between",
+     "      if constexpr (kSyncLanes) __syncwarp();\n    } else", "    } else", "with no barrier between",
      Reduction::kNone, 1, 5},
     {"LanesOverwriteWhatOthersStillRead", kMma, "mma.cuh",
-     "    if constexpr (kSliceActivations && kLanesShare) __syncwarp();  // this slot is overwritten next\n",
-     "", "with no barrier between", Reduction::kNone, 1, 6},
+     "    if constexpr (kOwnStages && kSyncLanes) __syncwarp();  // this slot is overwritten next\n", "",
+     "with no barrier between", Reduction::kNone, 1, 6},
     {"SumsOverTheRingTooEarly", kMma, "mma.cuh", "copy_wait<0>();\n  __syncthreads();", "copy_wait<0>();",
      "with no barrier between"},
     {"StageWithoutItsBarrier", kStaged, "mma.cuh",
@@ -124,8 +143,8 @@ const Mistake kMistakes[] = {
      "total = config::kTileM * kVectors;", "wrote element"},
     {"SharedMemoryBeyondItsEnd", kMma, "mma.cuh", "warp.wk * kTileM + t * 8 + t2) * epilogue::kRow",
      "warp.wk * kTileM + t * 8 + t2) * epilogue::kRow * 64", "bytes at shared address"},
-    {"XReadBesideTheKernelBefore", kMma, "mma.cuh", "    wait_for_kernel_before();\n    copy_rows<true>",
-     "    copy_rows<true>", "before griddepcontrol.wait"},
+    {"XReadBesideTheKernelBefore", kMma, "mma.cuh", "      wait_for_kernel_before();\n      copy_rows<true>",
+     "      copy_rows<true>", "before griddepcontrol.wait"},
     {"BarrierOfTooMany", kStaged, "epilogue.cuh", "    __syncthreads();",
      "    asm volatile(\"bar.sync 0, 1024;\" ::: \"memory\");", "waits for ever: barrier 0"},
     {"LanesPartWays", kMma, "mma.cuh", "    const u8* stage = ring + slot * kSlotBytes;",
@@ -182,10 +201,19 @@ TEST_P(Mistakes, AreFound) {
 INSTANTIATE_TEST_SUITE_P(All, Mistakes, testing::ValuesIn(kMistakes),
                          [](const auto& info) { return std::string(info.param.name); });
 
-INSTANTIATE_TEST_SUITE_P(All, Formats,
-                         testing::Combine(testing::Range(0, static_cast<int>(FormatSignatures().size())),
-                                          testing::Values(Family::kMma, Family::kWgmma)),
-                         FormatName);
+// Each format with each family that serves it.
+std::vector<std::tuple<int, Family>> FormatsAndFamilies() {
+  std::vector<std::tuple<int, Family>> all;
+  const std::vector<KernelSignature> signatures = FormatSignatures();
+  for (int i = 0; i < static_cast<int>(signatures.size()); ++i) {
+    for (const KernelFamily* family : AllFamilies()) {
+      if (family->SupportsProblem({1024, 1024, signatures[i]}).ok()) all.emplace_back(i, family->id());
+    }
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Formats, testing::ValuesIn(FormatsAndFamilies()), FormatName);
 
 }  // namespace
 }  // namespace qgemm

@@ -106,6 +106,10 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
         static_cast<float>(ScalarToDouble(static_cast<uint16_t>(Bits(v[1], o)), ScalarType::kFp16));
     return Set(v[0], o, BitsOf(value));
   }
+  if (i.Is("max.NaN.f32")) {
+    const float a = FloatOf(Word(v[1], o)), b = FloatOf(Word(v[2], o));
+    return Set(v[0], o, BitsOf(std::isnan(a) || a > b ? a : b));
+  }
   if (i.Is("cvt.rn.f16.f32")) {
     return Set(v[0], o, ScalarFromDouble(FloatOf(Word(v[1], o)), ScalarType::kFp16));
   }

@@ -74,6 +74,8 @@ std::vector<Problem> Problems() {
           const int64_t n = epilogue.gated ? 258 : 17 + 128 * static_cast<int64_t>(turn % 2);
           Problem problem = MakeProblem(n, format.channel_wise() ? 200 : 768, format, type, epilogue);
           if (turn % 3 == 1) problem.signature.out = ScalarType::kFp32;
+          if (turn % 4 == 3) problem.signature.quantization = ActivationQuantization::kInt8;
+          if (!ValidateProblem(problem).ok()) problem.signature.quantization = ActivationQuantization::kNone;
           problems.push_back(problem);
           ++turn;
         }
@@ -274,7 +276,7 @@ TEST_F(GpuReference, AgreesWithFp64OnTheCpu) {
       const std::vector<float> actual = Download<float>(reference->address(), outputs);
       const std::vector<double> expected =
           ReferenceGemm(weights.canonical, Download<uint16_t>(x.memory->address(), m * problem.k), m,
-                        signature.act, epilogue, bias.values, residual.values);
+                        signature.act, epilogue, bias.values, residual.values, signature.quantization);
       const double error = RelativeError(std::vector<double>(actual.begin(), actual.end()), expected);
       worst = std::max(worst, error);
       EXPECT_LT(error, 1e-6);

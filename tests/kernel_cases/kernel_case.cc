@@ -63,6 +63,24 @@ std::vector<KernelSignature> FormatSignatures() {
       ++turn;
     }
   }
+  // Activations of bytes, in the same manner.
+  const Row byte_rows[] = {
+      {4, 128, kNone, 1}, {4, 32, kInt, 1},  {4, 64, kFloat, 1}, {4, 32, kFloat, 2}, {4, 256, kNone, 1},
+      {4, 0, kInt, 1},    {5, 32, kNone, 1}, {5, 64, kInt, 1},   {6, 128, kInt, 1},  {6, 0, kFloat, 1},
+      {8, 32, kNone, 1},  {8, 0, kNone, 1},  {8, 128, kInt, 1},  {8, 128, kNone, 2},
+  };
+  for (const Row& row : byte_rows) {
+    KernelSignature signature;
+    signature.quantization = ActivationQuantization::kInt8;
+    signature.act = turn % 2 == 0 ? ScalarType::kBf16 : ScalarType::kFp16;
+    signature.out = turn % 5 == 2 ? ScalarType::kFp32 : signature.act;
+    const ScalarType scale = row.levels == 2 || turn % 3 == 1 ? ScalarType::kFp16 : ScalarType::kBf16;
+    signature.format = {row.bits, row.group, scale, row.zero, row.levels};
+    signature.epilogue.bias = turn % 4 == 1;
+    signature.epilogue.residual = turn % 6 < 2;
+    all.push_back(signature);
+    ++turn;
+  }
   return all;
 }
 
@@ -140,7 +158,8 @@ KernelCase MakeKernelCase(const KernelShape& shape, const KernelSignature& signa
     }
   }
   data.root_sum_squares = std::sqrt(data.root_sum_squares);
-  data.expected = ReferenceGemm(canonical, x, max_m, signature.act, signature.epilogue, bias, residual);
+  data.expected = ReferenceGemm(canonical, x, max_m, signature.act, signature.epilogue, bias, residual,
+                                signature.quantization);
 
   data.x_numbers.assign(max_m * data.ldx, 0xffff);  // NaN in both types
   for (int64_t i = 0; i < max_m * shape.k; ++i) data.x_numbers[i / shape.k * data.ldx + i % shape.k] = x[i];

@@ -62,6 +62,8 @@ TEST(KernelSource, EveryFieldThatMattersChangesTheText) {
   EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second);
   signature.epilogue.bias = true;
   EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second);
+  signature.quantization = ActivationQuantization::kInt8;
+  EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second);
   signature.act = signature.out = signature.format.scale_type = ScalarType::kFp16;
   EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second);
 }

@@ -144,6 +144,27 @@ TEST(Problem, NamesSayEveryField) {
   EXPECT_EQ(SignatureName(problem.signature), "int4-g128-bf16 act bf16 out fp32 gelu_tanh gated residual");
 }
 
+TEST(Problem, Int8ActivationsAreNamedAndNeedWholeBlocks) {
+  Problem problem = ValidProblem();
+  problem.signature.quantization = ActivationQuantization::kInt8;
+  EXPECT_EQ(SignatureName(problem.signature), "int4-g128-bf16 act bf16 as int8 out bf16");
+  for (const int group : {0, 32, 64, 128, 256}) {
+    problem.signature.format.group_size = group;
+    EXPECT_TRUE(ValidateProblem(problem).ok()) << group;
+  }
+  problem.signature.format.group_size = 16;
+  EXPECT_EQ(ValidateProblem(problem).message(),
+            "group_size 16 is not allowed with int8 activations, whose blocks have 32: use 32, 64, 128, 256 "
+            "or channel-wise");
+  for (const char* name : {"none", "int8"}) {
+    const auto parsed = ParseActivationQuantization("act_quantization", name);
+    ASSERT_TRUE(parsed.ok());
+    EXPECT_EQ(ActivationQuantizationName(*parsed), name);
+  }
+  EXPECT_EQ(ParseActivationQuantization("act_quantization", "int4").status().message(),
+            "act_quantization \"int4\" is not allowed: use none or int8");
+}
+
 TEST(Problem, NameDiffersWhenAnyFieldDiffers) {
   const std::vector<std::function<void(Problem&)>> changes = {
       [](Problem&) {},
@@ -165,6 +186,7 @@ TEST(Problem, NameDiffersWhenAnyFieldDiffers) {
       [](Problem& p) { p.signature.epilogue.activation = Activation::kRelu; },
       [](Problem& p) { p.signature.epilogue.gated = true; },
       [](Problem& p) { p.signature.epilogue.residual = true; },
+      [](Problem& p) { p.signature.quantization = ActivationQuantization::kInt8; },
   };
   std::set<std::string> names;
   for (const auto& change : changes) {

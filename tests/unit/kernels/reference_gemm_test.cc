@@ -322,6 +322,28 @@ TEST(RelativeError, IsTheFrobeniusRatio) {
   EXPECT_EQ(RelativeError({kInf}, {kInf}), kInf);
 }
 
+TEST(ActivationsOf, Int8IsTheNearestByteOfABlocksLargest) {
+  const auto bits = [](double value) { return ScalarFromDouble(value, ScalarType::kBf16); };
+  std::vector<uint16_t> x(40, bits(0));  // a row of one block and a part of one
+  x[3] = bits(-127);
+  x[4] = bits(2.5);  // a tie, to even
+  x[5] = bits(3.5);
+  x[31] = bits(0.25);
+  x[32] = bits(254);  // of the next block
+  x[33] = bits(1);    // half a step of 2: to even, 0
+  const std::vector<double> values = ActivationsOf(x, 1, ScalarType::kBf16, ActivationQuantization::kInt8);
+  EXPECT_EQ(values[3], -127);
+  EXPECT_EQ(values[4], 2);
+  EXPECT_EQ(values[5], 4);
+  EXPECT_EQ(values[31], 0);
+  EXPECT_EQ(values[32], 254);
+  EXPECT_EQ(values[33], 0);
+  EXPECT_EQ(values[0], 0);
+  EXPECT_EQ(ActivationsOf(x, 1, ScalarType::kBf16, ActivationQuantization::kNone)[4], 2.5);
+  x[7] = bits(std::nan(""));
+  EXPECT_TRUE(std::isnan(ActivationsOf(x, 1, ScalarType::kBf16, ActivationQuantization::kInt8)[3]));
+}
+
 // Rounding an output once to its type must pass, an error of one part in a hundred must not.
 TEST(RelativeError, TolerancesAdmitRoundingOnly) {
   std::mt19937 random(6);

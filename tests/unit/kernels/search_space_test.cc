@@ -41,6 +41,24 @@ TEST(SearchSpace, OffersSomethingForEveryAwkwardProblem) {
   }
 }
 
+TEST(SearchSpace, OffersFamilyMmaForInt8ActivationsOfEveryShape) {
+  for (const DeviceProfile& device : DeviceProfiles()) {
+    for (const auto& [n, k] :
+         {std::pair<int64_t, int64_t>{17, 96}, {5376, 4096}, {6656, 19968}, {5376, 21504}, {262208, 5376}}) {
+      for (const int bucket : BucketLadder()) {
+        Problem p = MakeProblem(n, k, 32);
+        p.signature.quantization = ActivationQuantization::kInt8;
+        const std::vector<Candidate> candidates = LegalCandidates(p, bucket, device);
+        EXPECT_FALSE(candidates.empty()) << device.name << " " << n << "x" << k << " bucket " << bucket;
+        for (const Candidate& c : candidates) {
+          EXPECT_EQ(c.config.family, Family::kMma);
+          EXPECT_EQ(c.config.scale, ScaleMode::kPost);
+        }
+      }
+    }
+  }
+}
+
 TEST(SearchSpace, ListsOnlyLegalCandidatesInOrderWithoutRepeats) {
   const DeviceProfile device = FindDeviceProfile("l40s").value();
   const Problem p = MakeProblem(8448, 6656);
