@@ -17,8 +17,9 @@ absl::Status CheckRange(absl::string_view field, int64_t value) {
 std::string EpilogueName(const Epilogue& epilogue) {
   std::string name;
   if (epilogue.bias) name += " bias";
-  if (epilogue.activation != Activation::kNone)
+  if (epilogue.activation != Activation::kNone) {
     absl::StrAppend(&name, " ", ActivationName(epilogue.activation));
+  }
   if (epilogue.gated) name += " gated";
   if (epilogue.residual) name += " residual";
   return name;
