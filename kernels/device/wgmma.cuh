@@ -83,7 +83,7 @@ constexpr int kSlotBytes = (kStepOffset + align128(kRowBlocks * kRowStepBytes) +
 constexpr int kWeightBytes = kRowBlocks * (kRowCodeBytes + kRowScaleBytes + kRowZeroBytes + kRowStepBytes);
 // `post`: blocks of a stage that share a scale.
 constexpr bool kScaleParts = kPostScale && !scales::kDeferred;
-constexpr int kPartBlocks = min_of(kBlocks, kBlocksPerUnit);
+constexpr int kPartBlocks = min_of(kBlocks, kChannelWise ? 1 : max_of(1, kGroupSize / 64));
 static_assert(!kScaleParts || (kGroupsPerBlock == 1 && !kFloatZeros), "");
 constexpr int kConsumers = config::kEpilogueThreads;
 // Large tiles take registers from the producer's warpgroup, two of whose warps do nothing.

@@ -93,9 +93,13 @@ class Wgmma final : public KernelFamily {
     std::vector<KernelConfig> out;
     if (signature.quantization != ActivationQuantization::kNone) return out;
     const int tokens = (m_bucket + 7) / 8;
+    const WeightFormat& format = signature.format;
     // Parts of a sum need a block of one scale, and offsets an MMA of their own.
-    const bool parts = UnitK(signature.format) == signature.format.group_size &&
-                       signature.format.zero_point != ZeroPoint::kFloat;
+    const bool parts = format.group_size >= 64 && format.zero_point != ZeroPoint::kFloat;
+    // A scale that the activations' type does not hold costs twice as much on the weights, and no more on a
+    // part.
+    const bool split =
+        format.two_level() || (signature.act == ScalarType::kBf16 && format.scale_type == ScalarType::kFp16);
     if (tokens <= 8) {
       for (const Geometry g : {Geometry{1, 1, 1}, {1, 1, 2}, {1, 2, 1}, {1, 3, 1}, {2, 1, 1}, {2, 2, 1}}) {
         for (const int stages : {3, 4, 6, 8}) {
@@ -104,7 +108,8 @@ class Wgmma final : public KernelFamily {
           if (tokens == 1 && stages == 6) continue;
           if (tokens <= 4 && g.row_tiles * g.groups_n == 4) continue;
           Add(out, tokens, g, stages, 2, ScaleMode::kPre);
-          if (parts && tokens <= 4 && stages > 4) Add(out, tokens, g, stages, 2, ScaleMode::kPost);
+          const bool few = tokens <= 4 && stages > 4;
+          if (parts && (few || (split && g.row_tiles == 1))) Add(out, tokens, g, stages, 2, ScaleMode::kPost);
         }
         // Twice as wide stages halve the copies per byte; with more tokens they never won. A box has at most
         // 256 words.
