@@ -42,11 +42,38 @@ inline void __syncwarp() { SimtSyncWarp(); }
 inline void __threadfence() {}
 inline unsigned long __cvta_generic_to_shared(const void* p) { return SimtSharedAddress(p); }
 
+extern "C" {
+double exp(double);
+double tanh(double);
+float fmaf(float, float, float);
+float fabsf(float);
+float rintf(float);
+}
+template <typename T>
+inline T min(T a, T b) {
+  return b < a ? b : a;
+}
+template <typename T>
+inline T max(T a, T b) {
+  return a < b ? b : a;
+}
+
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+
 // CTAs that are not one cluster run one after the other, so that nothing comes between.
 template <typename T>
 inline T atomicAdd(T* p, T value) {
   const T before = *p;
   *p = before + value;
+  return before;
+}
+
+template <typename T>
+inline T atomicMax(T* p, T value) {
+  const T before = *p;
+  *p = max(before, value);
   return before;
 }
 
@@ -74,7 +101,9 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
 }
 // To nearest even; 0 of a NaN.
 inline int __float2int_rn(float f) { return f != f ? 0 : static_cast<int>(__builtin_rintf(f)); }
-inline int __shfl_xor_sync(unsigned, int value, int lanes) { return static_cast<int>(SimtShuffleXor(value, lanes)); }
+inline int __shfl_xor_sync(unsigned, int value, int lanes) {
+  return static_cast<int>(SimtShuffleXor(value, lanes));
+}
 inline unsigned __shfl_xor_sync(unsigned, unsigned value, int lanes) { return SimtShuffleXor(value, lanes); }
 inline float __shfl_xor_sync(unsigned, float value, int lanes) {
   return __uint_as_float(SimtShuffleXor(__float_as_uint(value), lanes));

@@ -104,12 +104,15 @@ std::string TranslateDeviceSource(absl::string_view source, absl::string_view en
   out =
       std::regex_replace(out, std::regex(R"(extern\s+__shared__\s+__align__\((\d+)\)\s+(\w+)\s+(\w+)\[\];)"),
                          "$2* const $3 = static_cast<$2*>(SimtDynamicShared($1));");
-  const std::regex shared(R"(__shared__\s+(\w+)\s+(\w+);)");
+  // `__shared__ T name[a][b];` and `__shared__ T name;`.
+  const std::regex shared(R"(__shared__\s+(\w+)\s+(\w+)((?:\[[^;]*\])?);)");
   int count = 0;
   for (std::smatch match; std::regex_search(out, match, shared); ++count) {
-    const std::string type = match[1], name = match[2];
-    out = absl::StrCat(match.prefix().str(), type, "& ", name, " = *static_cast<", type,
-                       "*>(SimtStaticShared(", count, ", sizeof(", type, ")));", match.suffix().str());
+    const std::string name = match[2];
+    const std::string type = absl::StrCat("simt_shared_", count);
+    out = absl::StrCat(match.prefix().str(), "using ", type, " = ", match[1].str(), match[3].str(), "; ",
+                       type, "& ", name, " = *static_cast<", type, "*>(SimtStaticShared(", count, ", sizeof(",
+                       type, ")));", match.suffix().str());
   }
   absl::StrAppend(&out, "\nextern \"C\" const int simt_static_count = ", count,
                   ";\nextern \"C\" void simt_run(const unsigned char* parameters) { simt_call(", entry,

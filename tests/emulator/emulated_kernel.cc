@@ -63,23 +63,41 @@ absl::StatusOr<MachineReport> EmulatedKernel::Launch(const LaunchSpec& spec, con
     std::memcpy(out.data(), &shape, sizeof(shape));  // as Machine::IssueTensorCopy reads it
     return absl::OkStatus();
   }));
+  MachineLaunch launch = Prepare(spec.Grid(operands.m), spec.block_threads, seed);
+  launch.cluster_z = spec.cluster_z;
+  launch.dynamic_bytes = spec.dynamic_smem_bytes;
+  launch.dependent = arch_ >= 900;
+  return Run(launch, block.bytes, memory);
+}
+
+MachineReport EmulatedKernel::Launch(Dim3 grid, int threads, absl::Span<const std::byte> parameters,
+                                     const GlobalMemory& memory, uint64_t seed,
+                                     uint32_t static_slot_bytes) const {
+  MachineLaunch launch = Prepare(grid, threads, seed);
+  launch.static_slot_bytes = static_slot_bytes;
+  return Run(launch, parameters, memory);
+}
+
+MachineLaunch EmulatedKernel::Prepare(Dim3 grid, int threads, uint64_t seed) const {
+  MachineLaunch launch;
+  launch.grid = grid;
+  launch.threads = threads;
+  launch.static_count = static_count_;
+  launch.run = run_;
+  launch.seed = seed;
+  return launch;
+}
+
+MachineReport EmulatedKernel::Run(MachineLaunch& launch, absl::Span<const std::byte> parameters,
+                                  const GlobalMemory& memory) {
   // Parameters are aligned to at most 64 bytes.
   struct alignas(64) Aligned {
     unsigned char bytes[64];
   };
-  std::vector<Aligned> parameters((block.bytes.size() + 63) / 64);
-  std::memcpy(parameters.data(), block.bytes.data(), block.bytes.size());
-  MachineLaunch launch;
-  launch.grid = spec.Grid(operands.m);
-  launch.threads = spec.block_threads;
-  launch.cluster_z = spec.cluster_z;
-  launch.dynamic_bytes = spec.dynamic_smem_bytes;
-  launch.static_count = static_count_;
-  launch.run = run_;
-  launch.parameters = parameters.data()->bytes;
+  std::vector<Aligned> aligned((parameters.size() + 63) / 64);
+  std::memcpy(aligned.data(), parameters.data(), parameters.size());
+  launch.parameters = aligned.data()->bytes;
   launch.memory = &memory;
-  launch.dependent = arch_ >= 900;
-  launch.seed = seed;
   return Machine(launch).Run();
 }
 

@@ -20,12 +20,21 @@ class EmulatedKernel {
   EmulatedKernel(const EmulatedKernel&) = delete;
   EmulatedKernel& operator=(const EmulatedKernel&) = delete;
 
+  // One launch with parameters as cuLaunchKernel finds them. Static shared variables may be of any size up to
+  // `static_slot_bytes`.
+  MachineReport Launch(Dim3 grid, int threads, absl::Span<const std::byte> parameters,
+                       const GlobalMemory& memory, uint64_t seed, uint32_t static_slot_bytes) const;
+
   // One launch by `spec` on operands in `memory`.
   absl::StatusOr<MachineReport> Launch(const LaunchSpec& spec, const LaunchOperands& operands,
                                        const GlobalMemory& memory, uint64_t seed) const;
 
  private:
   EmulatedKernel() = default;
+
+  MachineLaunch Prepare(Dim3 grid, int threads, uint64_t seed) const;
+  static MachineReport Run(MachineLaunch& launch, absl::Span<const std::byte> parameters,
+                           const GlobalMemory& memory);
 
   void* library_ = nullptr;
   void (*run_)(const unsigned char*) = nullptr;

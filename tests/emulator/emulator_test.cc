@@ -14,7 +14,9 @@
 #include "kernels/embedded_sources.h"
 #include "kernels/family/family.h"
 #include "kernels/legality.h"
+#include "kernels/reference_gemm.h"
 #include "kernels/search_space.h"
+#include "kernels/support_kernels.h"
 #include "tests/emulator/kernel_run.h"
 
 namespace qgemm {
@@ -99,6 +101,65 @@ TEST(ByteActivations, ComeChunkByChunkWhereTheSliceDoesNotFit) {
     const auto run = RunCandidate(**kernel, candidate, data, 29, 1);
     ASSERT_TRUE(run.ok()) << run.status();
     EXPECT_TRUE(run->right(signature)) << name << ": " << run->Describe();
+  }
+}
+
+// The judge of a tuning on the GPU, which shares no code with the kernels: its sums are fp64's, whatever the
+// format.
+TEST(SupportKernels, ReferenceGemmAgreesWithFp64) {
+  KernelSource source = SupportKernelSource();
+  source.entry = support::kReferenceGemm;
+  const auto kernel = EmulatedKernel::Compile(source, 900);
+  ASSERT_TRUE(kernel.ok()) << kernel.status();
+  const std::vector<KernelSignature> signatures = FormatSignatures();
+  for (size_t i = 0; i < signatures.size(); i += 5) {
+    const KernelSignature& signature = signatures[i];
+    SCOPED_TRACE(SignatureName(signature));
+    const WeightFormat& format = signature.format;
+    const KernelShape shape = {66, format.channel_wise() ? 104 : 2 * format.group_size};
+    constexpr int64_t kM = 3;
+    std::mt19937 random(static_cast<unsigned>(shape.n * 7919 + shape.k));  // as MakeKernelCase has it
+    const KernelCase data = MakeKernelCase(shape, signature, kM);
+    const CanonicalWeights weights = RandomWeights(shape, format, random);
+    GlobalMemory memory;
+    std::vector<std::byte> parameters;
+    const auto add = [&](auto value) {
+      parameters.resize((parameters.size() + sizeof(value) - 1) / sizeof(value) * sizeof(value));
+      const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+      parameters.insert(parameters.end(), bytes, bytes + sizeof(value));
+    };
+    const auto add_copy = [&](const char* name, const auto& numbers) {
+      add(numbers.empty() ? nullptr : memory.Copy(name, numbers.data(), numbers.size() * sizeof(numbers[0])));
+    };
+    const int64_t columns = data.problem.y_columns();
+    uint8_t* const out = memory.Allocate("out", kM * columns * 4, true, false);
+    add_copy("x", data.x_numbers);
+    add_copy("codes", weights.codes);
+    add_copy("scales", weights.scales);
+    add_copy("zeros", weights.zeros);
+    add_copy("offsets", weights.offsets);
+    add_copy("scale codes", weights.scale_codes);
+    add_copy("offset codes", weights.offset_codes);
+    add_copy("bias", data.bias_numbers);
+    add_copy("residual", data.residual_numbers);
+    add(out);
+    for (const int64_t value : {kM, shape.n, shape.k, data.ldx, data.residual_numbers.empty() ? 0 : data.ldr,
+                                format.channel_wise() ? shape.k : int64_t{format.group_size}}) {
+      add(value);
+    }
+    for (const int value :
+         {support::ScalarTypeCode(signature.act), support::ScalarTypeCode(format.scale_type),
+          support::ScalarTypeCode(signature.out), format.center(),
+          support::ActivationCode(signature.epilogue.activation), signature.epilogue.gated ? 1 : 0,
+          signature.quantization == ActivationQuantization::kInt8 ? 1 : 0}) {
+      add(value);
+    }
+    const MachineReport report =
+        (*kernel)->Launch({2, 1, 1}, support::kThreads, parameters, memory, i, 16 << 10);
+    EXPECT_THAT(report.problems, testing::IsEmpty());
+    const std::vector<double> actual =
+        ScalarsToDouble(absl::MakeSpan(out, kM * columns * 4), ScalarType::kFp32);
+    EXPECT_LT(RelativeError(actual, absl::MakeSpan(data.expected).subspan(0, actual.size())), 1e-6);
   }
 }
 

@@ -14,7 +14,6 @@ namespace {
 
 constexpr size_t kStackBytes = 256 * 1024;
 constexpr size_t kToldOf = 8;
-constexpr uint32_t kStaticBytes = 16;  // of a static shared variable
 
 Machine* current = nullptr;
 
@@ -78,7 +77,7 @@ void Machine::RunCluster(const std::vector<SimtDim3>& blocks) {
   copies_.clear();
   cluster_barrier_ = {};
   const size_t count = blocks.size() * launch_.threads;
-  const uint32_t statics = launch_.static_count * kStaticBytes;
+  const uint32_t statics = launch_.static_count * launch_.static_slot_bytes;
   for (const SimtDim3& index : blocks) {
     auto cta = std::make_unique<Cta>();
     cta->index = index;
@@ -197,15 +196,15 @@ void Machine::Stop(const std::string& text) {
 }
 
 void* Machine::DynamicShared(uint32_t alignment) {
-  const uint32_t statics = SharedMemory::kFirst + launch_.static_count * kStaticBytes;
+  const uint32_t statics = SharedMemory::kFirst + launch_.static_count * launch_.static_slot_bytes;
   const uint32_t begin = (statics + alignment - 1) / alignment * alignment;
   cta().shared->set_end(begin + launch_.dynamic_bytes);
   return cta().shared->At(begin);
 }
 
 void* Machine::StaticShared(uint32_t index, uint32_t bytes) {
-  QGEMM_CHECK(bytes <= kStaticBytes);
-  return cta().shared->At(SharedMemory::kFirst + index * kStaticBytes);
+  QGEMM_CHECK(bytes <= launch_.static_slot_bytes);
+  return cta().shared->At(SharedMemory::kFirst + index * launch_.static_slot_bytes);
 }
 
 uint32_t Machine::SharedAddress(const void* p) {

@@ -42,7 +42,8 @@ struct MachineLaunch {
   int threads = 32;
   int cluster_z = 1;
   uint32_t dynamic_bytes = 0;
-  int static_count = 0;
+  int static_count = 0;  // static shared variables, each in a slot of its own
+  uint32_t static_slot_bytes = 16;
   void (*run)(const unsigned char* parameters) = nullptr;
   const unsigned char* parameters = nullptr;
   const GlobalMemory* memory = nullptr;
