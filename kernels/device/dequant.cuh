@@ -24,6 +24,7 @@ namespace dequant {
 using config::kBits;
 
 constexpr int kBlockBytes = 128 * kBits;                       // 16 rows x 64 k
+constexpr int kRowCodeBytes = config::kBlocks * kBlockBytes;  // of a stage
 constexpr int kHighWords = kBits == 8 ? 4 : kBits - 4;         // of a lane, after its four low words
 constexpr u32 kMagic = config::kActIsBf16 ? 0x43004300u : 0x64006400u;
 constexpr u32 kOne = config::kActIsBf16 ? 0x3f803f80u : 0x3c003c00u;
@@ -182,6 +183,10 @@ using config::kTwoLevel;
 constexpr int kScaleBytes = kTwoLevel ? 16 : 32;
 constexpr int kZeroBytes = kIntegerZeros ? 16 : kFloatZeros ? kScaleBytes : 0;
 constexpr int kStepBytes = kTwoLevel ? (kFloatZeros ? 64 : 32) : 0;
+// Scale groups of a stage's kBlocks blocks of 64 k, and of a block; blocks of a unit, which slices are whole numbers of.
+constexpr int kStageGroups = kChannelWise ? 0 : max_of(1, config::kBlocks * 64 / config::kGroupSize);
+constexpr int kGroupsPerBlock = kChannelWise ? 1 : max_of(1, 64 / config::kGroupSize);
+constexpr int kBlocksPerUnit = kTwoLevel ? 4 : kChannelWise ? 1 : max_of(1, config::kGroupSize / 64);
 // The scale is left to the end of K: nothing about it changes on the way, and no offset is added to the weights.
 constexpr bool kDeferred = kChannelWise && !kFloatZeros && !config::kByteActivations;
 // The activations' type does not hold the scale exactly. A weight must still be rounded once: the scale is split in two

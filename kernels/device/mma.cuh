@@ -10,7 +10,7 @@
 //
 // Shared memory
 //   ring   [warp][kStages] { codes [kRowTiles][kBlocks][128 * bits B] }; on the staged path each stage also holds
-//                            { scales [kRowTiles][kGroups][32 B] | zeros [kRowTiles][kGroups][16 or 32 B]
+//                            { scales [kRowTiles][kStageGroups][32 B] | zeros [kRowTiles][kStageGroups][16 or 32 B]
 //                            | steps [kRowTiles][32 or 64 B] } (two levels: 16 B of scales)
 //   slice path:   scales, zeros and steps [tile's row blocks][slice's groups], then activations [rows][slice k * 2 B]: the
 //                 whole slice, loaded once; warps never wait for each other
@@ -60,14 +60,14 @@ namespace mma_family {
 
 using namespace config;
 
-constexpr int kGroups = kChannelWise ? 0 : max_of(1, kBlocks * 64 / kGroupSize);  // scale groups of a stage
-constexpr int kGroupsPerBlock = kChannelWise ? 1 : max_of(1, 64 / kGroupSize);
-constexpr int kBlocksPerUnit = kTwoLevel ? 4 : kChannelWise ? 1 : max_of(1, kGroupSize / 64);
-constexpr int kRowCodeBytes = kBlocks * dequant::kBlockBytes;
+using dequant::kRowCodeBytes;
+using scales::kBlocksPerUnit;
+using scales::kGroupsPerBlock;
+using scales::kStageGroups;
 constexpr int kCodeBytes = kRowTiles * kRowCodeBytes;
 constexpr bool kStagedPlanes = !kSliceActivations && !kChannelWise;
-constexpr int kRowScaleBytes = kStagedPlanes ? kGroups * scales::kScaleBytes : 0;
-constexpr int kRowZeroBytes = kStagedPlanes ? kGroups * scales::kZeroBytes : 0;
+constexpr int kRowScaleBytes = kStagedPlanes ? kStageGroups * scales::kScaleBytes : 0;
+constexpr int kRowZeroBytes = kStagedPlanes ? kStageGroups * scales::kZeroBytes : 0;
 constexpr int kRowStepBytes = kStagedPlanes ? scales::kStepBytes : 0;
 constexpr int kZeroOffset = kCodeBytes + kRowTiles * kRowScaleBytes;
 constexpr int kStepOffset = kZeroOffset + kRowTiles * kRowZeroBytes;
@@ -137,8 +137,8 @@ struct Plane {
 struct Sources {
   const u8* codes[kRowTiles];  // of the next stage
   int bytes;                   // of a row block's codes, left in the slice from there on
-  Plane<scales::kScaleBytes, kGroups> scales;
-  Plane<scales::kZeroBytes, kGroups> zeros;
+  Plane<scales::kScaleBytes, kStageGroups> scales;
+  Plane<scales::kZeroBytes, kStageGroups> zeros;
   Plane<scales::kStepBytes, 1> steps;
 };
 

@@ -11,7 +11,7 @@
 //
 // Shared memory (1024-byte aligned for the swizzle)
 //   ring [kStages] { activations [kBlocks][kTileM][128 B] | codes [kTileN / 16][kBlocks][128 * bits B]
-//                    | scales [kTileN / 16][kScaleGroups][32 B, two levels: 16 B] | zeros [kTileN / 16][kScaleGroups][16 or 32 B]
+//                    | scales [kTileN / 16][kStageGroups][32 B, two levels: 16 B] | zeros [kTileN / 16][kStageGroups][16 or 32 B]
 //                    | steps [kTileN / 16][32 or 64 B] }, each a multiple of 128 B, the whole of 1024 B; channel-wise: no scales
 //   barriers full[kStages], empty[kStages]
 //   epilogue: red [kGroupsK][kTileM][kTileN + 4] fp32 over the ring
@@ -64,14 +64,14 @@ using namespace config;
 
 constexpr int kGroupsN = kWarpsN;  // warpgroups along N
 constexpr int kGroupsK = kWarpsK;  // warpgroups along K
-constexpr int kScaleGroups = kChannelWise ? 0 : max_of(1, kBlocks * 64 / kGroupSize);
-constexpr int kGroupsPerBlock = kChannelWise ? 1 : max_of(1, 64 / kGroupSize);
-constexpr int kBlocksPerUnit = kTwoLevel ? 4 : kChannelWise ? 1 : max_of(1, kGroupSize / 64);
+using dequant::kRowCodeBytes;
+using scales::kBlocksPerUnit;
+using scales::kGroupsPerBlock;
+using scales::kStageGroups;
 constexpr int kRowBlocks = kTileN / 16;
 constexpr int kActivationBytes = kBlocks * kTileM * 128;
-constexpr int kRowCodeBytes = kBlocks * dequant::kBlockBytes;
-constexpr int kRowScaleBytes = kScaleGroups * scales::kScaleBytes;
-constexpr int kRowZeroBytes = kScaleGroups * scales::kZeroBytes;
+constexpr int kRowScaleBytes = kStageGroups * scales::kScaleBytes;
+constexpr int kRowZeroBytes = kStageGroups * scales::kZeroBytes;
 constexpr int kRowStepBytes = kChannelWise ? 0 : scales::kStepBytes;
 // Where the planes of a stage begin: tensor copies write to multiples of 128 bytes.
 constexpr int align128(int bytes) { return (bytes + 127) / 128 * 128; }
