@@ -5,19 +5,24 @@
 
 Each case makes the tensors of a file by formula (StreamWord of tests/unit/kernels/import/import_test_data.h), gives them to
 the ecosystem's package and to qgemm.importers, and compares all weights as fp32 bits. An ecosystem that is not installed is
-left out, and said so. `--digests` writes the SHA-256 of the reference's weights, which a unit test checks without any
-package. Exit code: 0 all equal, 1 a difference, 77 no ecosystem was there.
+left out, and said so. Then tensors that are too short, of another shape or type, or with a number out of range: each must be
+refused by a sentence that names the tensor, and the byte offset where there is one. `--summary` prints a row per format.
+`--digests` writes the SHA-256 of the reference's weights, which a unit test checks without any package. Exit code: 0 all
+equal, 1 a difference, 77 no ecosystem was there.
 
-Packages: auto-gptq (0.7), gptqmodel, autoawq, compressed-tensors (a release that packs densely, and 0.9.x, which pads:
-run twice with --only compressed-tensors), torchao (where there is no CUDA device its tiles are made by formula; "tinygemm"
-holds that formula and the importer against PyTorch's own kernels, without torchao), gguf.
+Packages (tests/system/importer_requirements.txt says how to install them): auto-gptq, gptqmodel, autoawq,
+compressed-tensors (a release that packs densely; `--older FOLDER` holds 0.9.x, which pads), torchao (where there is no CUDA
+device its tiles are made by formula; "tinygemm" holds that formula and the importer against PyTorch's own kernels, without
+torchao), gguf.
 """
 
 import argparse
 import hashlib
 import importlib
 import importlib.util
+import os
 import pathlib
+import subprocess
 import sys
 import types
 
@@ -332,36 +337,177 @@ ECOSYSTEMS = {
 }
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=ECOSYSTEMS)
-    parser.add_argument("--digests", type=pathlib.Path, help="add the digests of the reference's weights to this file")
-    arguments = parser.parse_args()
+# ---- tensors that are no good ---------------------------------------------------------------------------------------------
 
-    digests, different, compared = {}, 0, 0
-    if arguments.digests is not None and arguments.digests.exists():
-        for line in arguments.digests.read_text().splitlines():
-            key, _, digest = line.rpartition(" ")
-            digests[key] = digest
-    print(f"{'format':<34} {'bits':>4} {'N':>5} {'K':>6} {'group':>6} {'act-order':>9}  result")
-    for name in [arguments.only] if arguments.only else ECOSYSTEMS:
+
+def _valid():
+    """{format: (importer as a function of its tensors, its tensors)}: each importer with a layer that it takes."""
+    from qgemm import importers
+    from qgemm.importers import Tensor
+
+    def numbers(name, kind, shape):
+        size = {"int32": 4, "int64": 8, "uint8": 1, "fp16": 2, "bf16": 2}[kind]
+        data = (stream(7, int(np.prod(shape)) * size) & np.uint64(0x1F)).astype(np.uint8)
+        return Tensor(name, kind, tuple(shape), data)
+
+    def layer(**tensors):
+        return {part: numbers(f"layer.{part}", kind, shape) for part, (kind, shape) in tensors.items()}
+
+    gptq = layer(qweight=("int32", (16, 16)), qzeros=("int32", (4, 2)), scales=("fp16", (4, 16)))
+    gptq["g_idx"] = Tensor("layer.g_idx", "int32", (128,), group_index(128, 32, 4))
+    awq = layer(qweight=("int32", (128, 2)), qzeros=("int32", (4, 2)), scales=("fp16", (4, 16)))
+    dense = layer(weight_packed=("int32", (16, 20)), weight_scale=("bf16", (16, 4)), weight_zero_point=("int32", (3, 4)))
+    padded = layer(weight_packed=("int32", (16, 22)), weight_scale=("bf16", (16, 4)), weight_zero_point=("int32", (3, 4)))
+    torchao = layer(qdata=("int32", (2, 4, 32, 4)), scale_and_zero=("bf16", (4, 16, 2)))
+    compressed = importers.import_compressed_tensors
+    shape = np.array([16, 128])
+    cases = {
+        "gptq": (lambda t: importers.import_gptq(*t.values(), bits=4, group_size=32, zeros="v2", name="layer"), gptq),
+        "awq": (lambda t: importers.import_awq(*t.values(), group_size=32, name="layer"), awq),
+        "torchao": (lambda t: importers.import_torchao(*t.values(), shape=(16, 512), group_size=128, name="layer"), torchao),
+    }
+    for encoding, tensors in (("dense", dense), ("padded", padded)):
+        cases[f"compressed-tensors-{encoding}"] = (
+            lambda t, e=encoding: compressed(
+                t["weight_packed"], shape, t["weight_scale"], t["weight_zero_point"], None, bits=5, group_size=32, encoding=e,
+                name="layer",
+            ),
+            tensors,
+        )  # fmt: skip
+    for name, (weights, size, _) in GGUF_BLOCKS.items():
+        read = lambda t, name=name, weights=weights: importers.import_gguf(  # noqa: E731
+            t["weight"], name, shape=(3, 2 * weights), name="layer.weight"
+        )
+        cases[f"gguf-{name}"] = (read, layer(weight=("uint8", (3, 2 * size))))
+    return cases
+
+
+def _broken(tensor):
+    """(what was done, the tensor, whether the sentence must have a byte offset)."""
+    import dataclasses
+
+    data = np.frombuffer(tensor.data, np.uint8)
+    yield "1 byte short", dataclasses.replace(tensor, data=data[:-1].copy()), True
+    yield "1 byte more", dataclasses.replace(tensor, data=np.append(data, np.uint8(0))), True
+    size = data.size // int(np.prod(tensor.shape))
+    shape = (*tensor.shape[:-1], tensor.shape[-1] + 1)
+    yield "a column more", dataclasses.replace(tensor, shape=shape, data=np.resize(data, size * int(np.prod(shape)))), False
+    yield "no rows", dataclasses.replace(tensor, shape=(0, *tensor.shape[1:]), data=data[:0].copy()), False
+    yield "of fp32", dataclasses.replace(tensor, type="fp32", data=np.zeros(4 * int(np.prod(tensor.shape)), np.uint8)), False
+    if tensor.name.endswith("g_idx"):
+        for value in (-1, 4, 2**31 - 1):
+            numbers = tensor.data.copy()
+            numbers[77] = value
+            yield f"a group of {value}", dataclasses.replace(tensor, data=numbers), True
+
+
+def malformed():
+    """Yields (format, tensor, what was done, whether the sentence is as it must be, the sentence)."""
+    from qgemm.importers import MalformedTensor
+
+    for name, (read, tensors) in _valid().items():
+        read(tensors)  # what is broken below is all that is wrong with it
+        for part, tensor in tensors.items():
+            for what, broken, has_offset in _broken(tensor):
+                try:
+                    read({**tensors, part: broken})
+                    sentence = "taken"
+                except MalformedTensor as error:
+                    sentence = str(error)
+                # A wrong shape of what the sizes are read from shows itself in the tensor that does not fit it.
+                whose = "layer." if what == "a column more" else broken.name
+                named = sentence.startswith(whose)
+                yield name, part, what, named and (not has_offset or "byte offset" in sentence), sentence
+
+
+# ---- the table ------------------------------------------------------------------------------------------------------------
+
+COLUMNS = f"{'format':<34} {'bits':>4} {'N':>5} {'K':>6} {'group':>6} {'act-order':>9}  result"
+
+
+def compare(names):
+    """Yields (key, result, digest of the reference) of every case of the ecosystems; prints who is not there."""
+    for name in names:
         try:
             for key, reference, weights, kind in ECOSYSTEMS[name]():
                 ours = weights.dequantize()
                 ours = ours if kind is None else rounded(ours, kind)
                 reference = np.ascontiguousarray(reference, np.float32)
                 wrong = int((ours.view(np.uint32) != reference.view(np.uint32)).sum()) if ours.shape == reference.shape else -1
-                what, bits, n, k, group, act_order = key.split()
                 result = "equal" if wrong == 0 else f"{wrong} of {reference.size} weights differ"
-                print(f"{what:<34} {bits:>4} {n:>5} {k:>6} {group:>6} {'yes' if act_order == '1' else 'no':>9}  {result}")
-                compared, different = compared + 1, different + (wrong != 0)
-                digests[key] = hashlib.sha256(reference.astype("<f4").tobytes()).hexdigest()
+                yield key, result, hashlib.sha256(reference.astype("<f4").tobytes()).hexdigest()
         except ImportError as error:
             print(f"{name}: left out: {error}")
-    print(f"{compared} cases, {different} differ")
+
+
+def of_another_release(folder):
+    """The cases of compressed-tensors with the release that lies in `folder`: a process of its own."""
+    command = [sys.executable, __file__, "--only", "compressed-tensors", "--keys"]
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    rows = [line.split("\t") for line in done.stdout.splitlines() if line.count("\t") == 2]
+    if done.returncode not in (0, 1) or not rows:
+        raise SystemExit(f"the release of compressed-tensors in {folder} cannot be compared with:\n{done.stdout}{done.stderr}")
+    return rows
+
+
+def summarized(rows):
+    """A row per format, width and act-order."""
+    groups = {}
+    for key, result, _ in rows:
+        what, bits, n, k, group, act_order = key.split()
+        groups.setdefault((what, bits, act_order), []).append((int(n), int(k), int(group), result))
+    print(f"{'format':<34} {'bits':>4} {'act-order':>9} {'shapes':>6}  {'groups':<22} {'N':<10} {'K':<12} result")
+    for (what, bits, act_order), cases in groups.items():
+        n, k, group, results = zip(*cases)
+        sizes = ",".join(str(size) for size in sorted(set(group)))
+        equal = sum(result == "equal" for result in results)
+        print(
+            f"{what:<34} {bits:>4} {'yes' if act_order == '1' else 'no':>9} {len(cases):>6}  {sizes:<22} "
+            f"{f'{min(n)}..{max(n)}':<10} {f'{min(k)}..{max(k)}':<12} {equal} of {len(cases)} equal"
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=ECOSYSTEMS)
+    parser.add_argument("--older", type=pathlib.Path, help="folder with compressed-tensors 0.9.x, which pads its words")
+    parser.add_argument("--summary", action="store_true", help="a row per format, width and act-order")
+    parser.add_argument("--keys", action="store_true", help="tab-separated: case, result, digest")
+    parser.add_argument("--digests", type=pathlib.Path, help="add the digests of the reference's weights to this file")
+    arguments = parser.parse_args()
+
+    rows = list(compare([arguments.only] if arguments.only else ECOSYSTEMS))
+    if arguments.older is not None:
+        rows += of_another_release(arguments.older)
+    if arguments.keys:
+        print("".join("\t".join(row) + "\n" for row in rows), end="")
+    elif arguments.summary:
+        summarized(rows)
+    else:
+        print(COLUMNS)
+        for key, result, _ in rows:
+            what, bits, n, k, group, act_order = key.split()
+            print(f"{what:<34} {bits:>4} {n:>5} {k:>6} {group:>6} {'yes' if act_order == '1' else 'no':>9}  {result}")
+    different = sum(result != "equal" for _, result, _ in rows)
     if arguments.digests is not None:
+        known = arguments.digests.read_text().splitlines() if arguments.digests.exists() else []
+        digests = dict(line.rpartition(" ")[::2] for line in known)
+        digests.update((key, digest) for key, _, digest in rows)
         arguments.digests.write_text("".join(f"{key} {digest}\n" for key, digest in sorted(digests.items())))
-    sys.exit(SKIPPED if compared == 0 else int(different > 0))
+    unclear = 0
+    if not arguments.only:
+        cases = list(malformed())
+        unclear = sum(not good for *_, good, _ in cases)
+        if not arguments.summary:
+            print(f"\n{'format':<26} {'tensor':<18} {'what was done':<20} said")
+        for name, part, what, good, sentence in cases:
+            if not arguments.summary or not good:
+                print(f"{name:<26} {part:<18} {what:<20} {'' if good else 'UNCLEAR: '}{sentence}")
+        print(f"{len(cases)} malformed tensors, {len(cases) - unclear} refused by name")
+    if not arguments.keys:
+        print(f"{len(rows)} cases, {different} differ")
+    sys.exit(SKIPPED if not rows else int(different + unclear > 0))
 
 
 if __name__ == "__main__":

@@ -229,3 +229,117 @@ def test_what_no_importer_reads_is_refused(tmp_path):
     write(tmp_path, {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemv"}, {"a": np.zeros(1, np.float32)})
     with pytest.raises(ValueError, match="'gemv'"):
         open_checkpoint(tmp_path)
+
+
+# ---- files whose header and bytes do not agree ----------------------------------------------------------------------
+
+
+def gptq_folder(folder):
+    """(path of the safetensors file, its header as read)."""
+    _, _, tensors = gptq_layer("model.layers.3.o_proj", k=4096)
+    write(folder, {"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": "gptq"}, tensors)
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    return path, json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+def rewrite(path, header, data):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def test_a_safetensors_file_that_was_cut_names_tensor_and_offset(tmp_path):
+    path, header, data = gptq_folder(tmp_path)
+    name, last = max(header.items(), key=lambda item: item[1].get("data_offsets", [0, 0])[1])
+    whole = path.read_bytes()
+    begin, end = (len(whole) - len(data) + offset for offset in last["data_offsets"])
+    path.write_bytes(whole[:-1])
+    with pytest.raises(MalformedTensor, match=rf"{name} in .* byte offsets {begin} to {end}: the file has {end - 1} bytes"):
+        open_checkpoint(tmp_path)
+    for size in (0, 5, 8, 100):
+        path.write_bytes(whole[:size])
+        with pytest.raises(MalformedTensor, match=rf"ends at byte offset {size}: its header"):
+            open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (lambda h, name: h[name].update(dtype="I64"), r"from byte offset \d+ on: it must have"),
+        (lambda h, name: h[name].update(shape=[1 << 62, 1 << 62]), "it must have"),
+        (lambda h, name: h[name].update(data_offsets=[0, 1 << 70]), "byte offsets"),
+        (lambda h, name: h[name].update(data_offsets=[-8, 0]), "-8 is no size"),
+        (lambda h, name: h[name].update(shape=[True, 2.5]), "is no size"),
+        (lambda h, name: h[name].pop("shape"), "KeyError"),
+        (lambda h, name: h.update({name: 7}), "TypeError"),
+    ],
+)
+def test_a_header_that_does_not_fit_is_refused(tmp_path, change, says):
+    path, header, data = gptq_folder(tmp_path)
+    change(header, "model.layers.3.o_proj.qweight")
+    rewrite(path, header, data)
+    with pytest.raises(MalformedTensor, match=says):
+        open_checkpoint(tmp_path)
+
+
+def test_a_header_with_a_tensor_twice_or_no_json_is_refused(tmp_path):
+    path, header, data = gptq_folder(tmp_path)
+    text = json.dumps(header)[:-1] + ', "model.layers.3.o_proj.qweight": ' + json.dumps(header["model.layers.3.o_proj.scales"]) + "}"
+    rewrite(path, text.encode(), data)
+    with pytest.raises(MalformedTensor, match="has model.layers.3.o_proj.qweight twice"):
+        open_checkpoint(tmp_path)
+    for text in (b"{", b"[" * 100000, b"\xff\xfe", b"[]", b'{"a": NaN}'):
+        rewrite(path, text, data)
+        with pytest.raises(MalformedTensor, match="header cannot be read"):
+            open_checkpoint(tmp_path)
+
+
+def test_a_tensor_of_two_files_is_refused(tmp_path):
+    path, _, _ = gptq_folder(tmp_path)
+    (tmp_path / "more.safetensors").write_bytes(path.read_bytes())
+    with pytest.raises(MalformedTensor, match="is in model.safetensors and in more.safetensors"):
+        open_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "config, says",
+    [
+        ({"bits": 4}, "group_size is None"),
+        ({"bits": "4", "group_size": 32}, "bits is '4'"),
+        ({"bits": 4, "group_size": 10**400}, "must be a whole number"),
+        ({"bits": True, "group_size": 32}, "bits is True"),
+    ],
+)
+def test_a_configuration_that_says_no_numbers_is_refused(tmp_path, config, says):
+    gptq_folder(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "gptq", **config}}))
+    with pytest.raises(ValueError, match=says):
+        open_checkpoint(tmp_path)
+    for text in ("{", "[]", "\x00"):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(ValueError, match="config.json"):
+            open_checkpoint(tmp_path)
+
+
+def test_a_gguf_file_that_was_cut_names_tensor_and_offset(tmp_path):
+    gguf = pytest.importorskip("gguf")
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(str(path), "llama")
+    for name in ("blk.0.a.weight", "blk.0.b.weight"):
+        writer.add_tensor(name, np.zeros((4, 2 * 34), np.uint8), raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    whole = path.read_bytes()
+    last = gguf.GGUFReader(str(path)).tensors[-1]
+    end = last.data_offset + last.n_bytes
+    path.write_bytes(whole[: end - 1])
+    says = rf"blk.0.b.weight in .* byte offsets {last.data_offset} to {end}: the file has {end - 1} bytes"
+    with pytest.raises(MalformedTensor, match=says):
+        open_checkpoint(path)
+    for size in range(0, last.data_offset, 7):
+        path.write_bytes(whole[:size])
+        with pytest.raises(MalformedTensor, match="model.gguf"):
+            open_checkpoint(path)

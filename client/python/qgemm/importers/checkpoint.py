@@ -4,7 +4,8 @@ import json
 import pathlib
 
 from qgemm.importers import awq, compressed_tensors, gguf, gptq, torchao
-from qgemm.importers.weights import Tensor
+from qgemm.importers.extent import check_safetensors, open_gguf, read_json
+from qgemm.importers.weights import MalformedTensor, Tensor
 
 _SAFETENSORS_TYPES = {"I32": "int32", "I64": "int64", "U8": "uint8", "I8": "int8", "F16": "fp16", "BF16": "bf16", "F32": "fp32"}
 _VOTING_LAYERS = 64  # symmetric zero points show themselves in the first ones
@@ -36,9 +37,11 @@ def open_checkpoint(path, *, gptq_zeros=None, encoding=None):
     config_path = path / "config.json"
     if not config_path.exists():
         raise FileNotFoundError(f"{path} is neither a .gguf file nor a folder with a config.json")
-    config = json.loads(config_path.read_text()).get("quantization_config")
+    config = read_json(config_path).get("quantization_config")
     if config is None and (path / "quantize_config.json").exists():  # AutoGPTQ's own file
-        config = {"quant_method": "gptq", **json.loads((path / "quantize_config.json").read_text())}
+        config = {"quant_method": "gptq", **read_json(path / "quantize_config.json")}
+    if config is not None and not isinstance(config, dict):
+        raise ValueError(f"{config_path}: quantization_config must be an object")
     method = (config or {}).get("quant_method")
     if method == "gptq":
         return _Gptq(path, config, gptq_zeros)
@@ -64,10 +67,16 @@ class _Files:
         if not files:
             raise FileNotFoundError(f"{path} holds no *.safetensors")
         for file in files:
-            with self._open(str(file), framework="np") as opened:
-                self.metadata.update(opened.metadata() or {})
-                for name in opened.keys():
-                    self._file_of[name] = file
+            check_safetensors(file)
+            try:
+                with self._open(str(file), framework="np") as opened:
+                    self.metadata.update(opened.metadata() or {})
+                    for name in opened.keys():
+                        if name in self._file_of:
+                            raise MalformedTensor(f"{name} is in {self._file_of[name].name} and in {file.name}")
+                        self._file_of[name] = file
+            except safetensors.SafetensorError as error:
+                raise MalformedTensor(f"{file}: {error}") from None
 
     def __contains__(self, name):
         return name in self._file_of
@@ -99,6 +108,14 @@ class _Files:
             return file.read(end - begin)
 
 
+def _whole_number(config, *keys):
+    """The first of `keys` that quantization_config has."""
+    value = next((config[key] for key in keys if config.get(key) is not None), None)
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 1 << 31:
+        raise ValueError(f"quantization_config: {keys[0]} is {value!r}: it must be a whole number")
+    return value
+
+
 class _Safetensors(Checkpoint):
     suffix = ""  # of the tensor that every quantized layer has
 
@@ -121,7 +138,7 @@ class _Gptq(_Safetensors):
 
     def __init__(self, path, config, zeros):
         super().__init__(path)
-        self._bits, self._group_size = config["bits"], config["group_size"]
+        self._bits, self._group_size = _whole_number(config, "bits"), _whole_number(config, "group_size")
         self.zeros = zeros or self._convention(config.get("checkpoint_format"))
 
     def _convention(self, declared):
@@ -160,7 +177,7 @@ class _Awq(_Safetensors):
         version, bits = str(config.get("version", "gemm")).lower(), config.get("bits", config.get("w_bit"))
         if version != "gemm" or bits != 4:
             raise ValueError(f"AWQ version {version!r} with {bits} bits is not supported: 'gemm' with 4 bits")
-        self._group_size = config.get("group_size", config.get("q_group_size"))
+        self._group_size = _whole_number(config, "group_size", "q_group_size")
 
     def read(self, name):
         return awq.import_awq(
@@ -179,8 +196,11 @@ class _CompressedTensors(_Safetensors):
     def __init__(self, path, config, encoding):
         super().__init__(path)
         self._encoding = encoding
-        self._groups = [group["weights"] for group in config["config_groups"].values() if group.get("weights")]
-        if len({(weights["num_bits"], weights.get("group_size")) for weights in self._groups}) != 1:
+        groups = config.get("config_groups")
+        if not isinstance(groups, dict) or not all(isinstance(group, dict) for group in groups.values()):
+            raise ValueError("quantization_config: config_groups must be an object of objects")
+        self._groups = [group["weights"] for group in groups.values() if group.get("weights")]
+        if len({(_whole_number(weights, "num_bits"), weights.get("group_size")) for weights in self._groups}) != 1:
             raise ValueError("config_groups with different weights are not supported: one width and group size for all")
 
     def read(self, name):
@@ -192,7 +212,7 @@ class _CompressedTensors(_Safetensors):
             self._optional(name, "weight_zero_point"),
             self._optional(name, "weight_g_idx"),
             bits=weights["num_bits"],
-            group_size=weights.get("group_size") or -1,
+            group_size=-1 if weights.get("group_size") is None else _whole_number(weights, "group_size"),
             encoding=self._encoding,
             name=name,
         )
@@ -203,15 +223,21 @@ class _Torchao(_Safetensors):
     suffix = "._weight_scale_and_zero"  # tile-packed int4 has it, torchao's other tensors have not
 
     def read(self, name):
-        described = json.loads(self._files.metadata.get(f"{name}.weight", "{}"))
-        if described.get("_type") != "Int4TilePackedTo4dTensor":
-            raise ValueError(f"{name}.weight is of type {described.get('_type')}: it must be Int4TilePackedTo4dTensor")
-        data = described["_data"]
+        try:
+            described = json.loads(self._files.metadata.get(f"{name}.weight", "{}"))
+            kind, data = described.get("_type"), described.get("_data") or {}
+            shape, group_size = tuple(map(int, data.get("shape", ()))), int(data.get("block_size", [0])[-1])
+        except (ValueError, TypeError, AttributeError, LookupError) as error:
+            raise MalformedTensor(f"{name}.weight: the file's metadata do not describe it: {error}") from None
+        if kind != "Int4TilePackedTo4dTensor":
+            raise ValueError(f"{name}.weight is of type {kind}: it must be Int4TilePackedTo4dTensor")
+        if len(shape) != 2:
+            raise MalformedTensor(f"{name}.weight: the file's metadata give it the shape {list(shape)}: it must be [N, K]")
         return torchao.import_torchao(
             self._part(name, "_weight_qdata"),
             self._part(name, "_weight_scale_and_zero"),
-            shape=data["shape"],
-            group_size=data["block_size"][-1],
+            shape=shape,
+            group_size=group_size,
             name=name,
         )
 
@@ -220,9 +246,7 @@ class _Gguf(Checkpoint):
     format = "gguf"
 
     def __init__(self, path):
-        import gguf as reader
-
-        self._tensors = {tensor.name: tensor for tensor in reader.GGUFReader(str(path)).tensors}
+        self._tensors = {tensor.name: tensor for tensor in open_gguf(path).tensors}
 
     def layers(self):
         types = set(gguf.TYPES.values())
