@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "rocksdb/advanced_options.h"
+#include "rocksdb/cache.h"
 #include "rocksdb/convenience.h"
 #include "rocksdb/db.h"
 #include "rocksdb/filter_policy.h"
@@ -26,6 +27,11 @@ namespace qgemm {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
+
+// Of blocks of tables, for all families together. One of RocksDB's own size for each would fill, for weeks,
+// with blocks of tables that compaction has long replaced. Picks that are asked for are remembered above the
+// store.
+constexpr size_t kBlockCacheBytes = 4 * kMiB;
 
 // RocksDB's messages, warnings and errors only, in our log. A logger of our own is not a convenience: the
 // built-in one writes a file in the store's directory and aborts the process when the disk is full.
@@ -78,13 +84,17 @@ rocksdb::DBOptions DbOptions(rocksdb::Env* env, int64_t limit_bytes) {
   return options;
 }
 
-rocksdb::ColumnFamilyOptions FamilyOptions(absl::string_view name, int64_t limit_bytes) {
+rocksdb::ColumnFamilyOptions FamilyOptions(absl::string_view name, int64_t limit_bytes,
+                                           const std::shared_ptr<rocksdb::Cache>& blocks) {
   rocksdb::ColumnFamilyOptions options;
+  // An eighth of the buffer by default: as much as most families ever hold.
+  options.arena_block_size = kMiB / 16;
   options.write_buffer_size = Share(limit_bytes, 128, kMiB, 8 * kMiB);
   // Compactions of ranges work on few files at a time, and need little space for it.
   options.target_file_size_base = Share(limit_bytes, 128, kMiB, 8 * kMiB);
   rocksdb::BlockBasedTableOptions table;
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
+  table.block_cache = blocks;
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   if (name == FamilyName(RecordFamily::kKernel)) {
     // Cubins are large and rarely rewritten. A blob file is deleted only as a whole, when compaction has
@@ -122,7 +132,10 @@ rocksdb::Status RocksDbDatabase::Open(const std::string& directory, Mode mode, r
   }
   std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
   descriptors.reserve(names.size());
-  for (const std::string& name : names) descriptors.emplace_back(name, FamilyOptions(name, limit_bytes));
+  const std::shared_ptr<rocksdb::Cache> blocks = rocksdb::NewLRUCache(kBlockCacheBytes);
+  for (const std::string& name : names) {
+    descriptors.emplace_back(name, FamilyOptions(name, limit_bytes, blocks));
+  }
 
   std::unique_ptr<RocksDbDatabase> opened(new RocksDbDatabase());
   rocksdb::DB* db = nullptr;
