@@ -71,11 +71,14 @@ class Matcher {
            unset_or(selection_.arch(), pick.kernel().arch()) &&
            unset_or(selection_.n(), pick.problem().n()) && unset_or(selection_.k(), pick.problem().k()) &&
            unset_or(selection_.m_bucket(), pick.m_bucket()) && unset_or(selection_.source(), pick.source()) &&
+           (selection_.producer().empty() || selection_.producer() == pick.producer() ||
+            selection_.producer() == pick.kernel().producer()) &&
            IsUnused(EntryKind::kPick, record.pick_key());
   }
   bool Matches(absl::string_view kernel_key, const v1::KernelInfo& info) const {
     return !HasPickField(selection_) && (keys_.empty() || keys_.count(info.sha256()) > 0) &&
            (selection_.arch().empty() || selection_.arch() == info.arch()) &&
+           (selection_.producer().empty() || selection_.producer() == info.producer()) &&
            IsUnused(EntryKind::kKernel, kernel_key);
   }
 
@@ -94,7 +97,7 @@ class Matcher {
 
 bool IsEmpty(const v1::CacheSelection& selection) {
   return !selection.all() && selection.keys().empty() && selection.arch().empty() &&
-         selection.unused_for_s() == 0 && !HasPickField(selection);
+         selection.producer().empty() && selection.unused_for_s() == 0 && !HasPickField(selection);
 }
 
 }  // namespace

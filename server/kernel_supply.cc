@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
+#include "base/host_name.h"
 #include "kernels/access_report.h"
 #include "kernels/kernel_source.h"
 #include "kernels/launch_spec.h"
@@ -101,6 +102,19 @@ KernelSupply::Requested KernelSupply::Request(const KernelConfig& config, const 
       wanted, [&] { return RenderKernelSource(config, signature, overrides); }, flow);
 }
 
+KernelSupply::Requested KernelSupply::Rebuild(const Kernel& unusable, const KernelConfig& config,
+                                              const KernelSignature& signature, absl::string_view arch,
+                                              absl::string_view toolchain, const Flow& flow) {
+  Wanted wanted;
+  wanted.key = unusable.key();
+  wanted.config = ConfigName(config);
+  wanted.arch = std::string(arch);
+  wanted.toolchain = std::string(toolchain);
+  wanted.layout_id = std::string(kLayoutId);
+  return RequestByKey(
+      wanted, [&] { return RenderKernelSource(config, signature); }, flow, &unusable);
+}
+
 KernelSupply::Requested KernelSupply::RequestSupport(absl::string_view arch, absl::string_view toolchain,
                                                      const Flow& flow) {
   KernelSource source = SupportKernelSource();
@@ -124,7 +138,7 @@ KernelSupply::Requested KernelSupply::RequestSupport(absl::string_view arch, abs
 
 KernelSupply::Requested KernelSupply::RequestByKey(const Wanted& wanted,
                                                    const std::function<KernelSource()>& render,
-                                                   const Flow& flow) {
+                                                   const Flow& flow, const Kernel* unusable) {
   std::shared_ptr<Kernel> kernel;
   std::shared_ptr<Kernel> existing;  // outlives the lock: destroying the last reference takes it
   absl::Status refused;
@@ -134,7 +148,8 @@ KernelSupply::Requested KernelSupply::RequestByKey(const Wanted& wanted,
     std::weak_ptr<Kernel>& entry = in_use_[wanted.key];
     existing = entry.lock();
     // A failure that is not the source's own is not handed on to those who ask later.
-    if (existing != nullptr && (!existing->ready() || existing->status().ok())) {
+    if (existing != nullptr && existing.get() != unusable &&
+        (!existing->ready() || existing->status().ok())) {
       joined = true;
     }
     if (!joined) {
@@ -152,7 +167,8 @@ KernelSupply::Requested KernelSupply::RequestByKey(const Wanted& wanted,
     Publish(*kernel, KernelProgress::kStored, refused, false, {});
     return {kernel, true};
   }
-  absl::StatusOr<internal::KernelRecord> stored = store_.GetKernel(wanted.key);
+  absl::StatusOr<internal::KernelRecord> stored = absl::NotFoundError("it is not to be used");
+  if (unusable == nullptr) stored = store_.GetKernel(wanted.key);
   if (stored.ok()) {
     Publish(*kernel, KernelProgress::kStored, absl::OkStatus(), false, *std::move(stored));
     return {kernel, true};
@@ -203,6 +219,7 @@ void KernelSupply::StoreAndPublish(const std::weak_ptr<Kernel>& waiting, const W
     info.set_layout_id(wanted.layout_id);
     info.set_compile_ms(reply->compile_ms());
     info.set_created_unix_ms(clock_.WallUnixMs());
+    info.set_producer(HostName());
     if (!reply->ptx().empty()) *info.mutable_access() = AccessOf(reply->ptx(), wanted.entry);
     record.set_cubin(std::move(*reply->mutable_cubin()));
     record.set_ptx(std::move(*reply->mutable_ptx()));

@@ -99,6 +99,10 @@ class KernelSupply {
   // config's name.
   Requested Request(const KernelConfig& config, const KernelSignature& signature, absl::string_view arch,
                     absl::string_view toolchain, const Flow& flow, const SourceOverrides& overrides = {});
+  // Compiles the kernel again although it is stored, because `unusable`, which was stored, is none; what
+  // comes takes its place in the store. Whoever asks, also with the same `unusable`, shares one compile.
+  Requested Rebuild(const Kernel& unusable, const KernelConfig& config, const KernelSignature& signature,
+                    absl::string_view arch, absl::string_view toolchain, const Flow& flow);
   // The support kernels of verification and timing.
   Requested RequestSupport(absl::string_view arch, absl::string_view toolchain, const Flow& flow);
 
@@ -118,7 +122,9 @@ class KernelSupply {
     std::string layout_id;
   };
 
-  Requested RequestByKey(const Wanted& wanted, const std::function<KernelSource()>& render, const Flow& flow);
+  // `unusable`: not to be answered with, nor with what is stored; null: none.
+  Requested RequestByKey(const Wanted& wanted, const std::function<KernelSource()>& render, const Flow& flow,
+                         const Kernel* unusable = nullptr);
   void StoreAndPublish(const std::weak_ptr<Kernel>& waiting, const Wanted& wanted,
                        absl::StatusOr<internal::CompileReply> reply);
   void Publish(Kernel& kernel, KernelProgress::Phase phase, absl::Status status, bool system_failure,

@@ -199,7 +199,14 @@ absl::Status MeasuredTuning::Screen(PickJob& job, CandidateState& state) {
   bool timed = false;
   double busy = 0;
   const Kernel& kernel = *state.kernel;
-  if (!kernel.status().ok()) {
+  if (!kernel.status().ok() && kernel.is_system_failure() && !state.refusal.empty()) {
+    // A store whose kernel cannot be used, and no worker to make it again: the others can still be picked.
+    verdict.set_failure(internal::CANDIDATE_FAILURE_LOAD);
+    verdict.set_reason(
+        absl::StrCat("the driver refused what was stored: ", state.refusal,
+                     "; and it cannot be compiled again: ", std::string(kernel.status().message())));
+    state.from_store = true;  // not to be remembered beyond this tuning
+  } else if (!kernel.status().ok()) {
     if (kernel.is_system_failure()) return kernel.status();
     verdict.set_failure(internal::CANDIDATE_FAILURE_COMPILE);
     verdict.set_reason(std::string(kernel.status().message()));
@@ -219,6 +226,14 @@ absl::Status MeasuredTuning::Screen(PickJob& job, CandidateState& state) {
         gpu_.Screen(candidate, ToleranceFor(job.problem.signature), budgets_.screen);
     QGEMM_RETURN_IF_ERROR(Noted(reply.status()));
     busy = gpu_.busy_seconds() - busy_before;
+    const bool was_stored = kernel.progress()->phase.load() == KernelProgress::kStored;
+    if (reply->failure() == internal::CANDIDATE_FAILURE_LOAD && was_stored && state.refusal.empty()) {
+      spdlog::warn("the driver refuses the stored kernel {} of {}: {}; it is compiled again",
+                   kernel.record().info().sha256(), CandidateName(state.candidate), reply->reason());
+      state.refusal = reply->reason();
+      state.kernel = rebuild_(job, state);
+      return absl::OkStatus();
+    }
     verdict.set_failure(reply->failure());
     verdict.set_reason(reply->reason());
     verdict.set_relative_error(reply->relative_error());

@@ -2,8 +2,10 @@
 #define QGEMM_SERVER_MEASURED_TUNING_H_
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,9 +27,18 @@ struct TimingBudgets {
 // daemon.
 class MeasuredTuning {
  public:
-  // Borrowed: all of them.
-  MeasuredTuning(Gpu& gpu, CacheStore& store, JobBoard& board, Clock& clock, TimingBudgets budgets)
-      : gpu_(gpu), store_(store), board_(board), clock_(clock), budgets_(budgets) {}
+  // Asks for a candidate's kernel to be compiled again, because what was stored is unusable.
+  using RebuildKernel = std::function<std::shared_ptr<Kernel>(PickJob&, const CandidateState&)>;
+
+  // Borrowed: all of them, but for `rebuild`.
+  MeasuredTuning(Gpu& gpu, CacheStore& store, JobBoard& board, Clock& clock, TimingBudgets budgets,
+                 RebuildKernel rebuild)
+      : gpu_(gpu),
+        store_(store),
+        board_(board),
+        clock_(clock),
+        budgets_(budgets),
+        rebuild_(std::move(rebuild)) {}
 
   // Runs jobs until the board is stopped.
   void Loop();
@@ -65,6 +76,7 @@ class MeasuredTuning {
   JobBoard& board_;
   Clock& clock_;
   const TimingBudgets budgets_;
+  const RebuildKernel rebuild_;
   const PickJob* prepared_ = nullptr;  // whose data is on the GPU
   std::string support_sha256_;         // of the support kernels the GPU was given
   std::atomic<bool> gpu_lost_{false};

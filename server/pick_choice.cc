@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/check.h"
+#include "base/host_name.h"
 #include "kernels/family/family.h"
 #include "kernels/launch_spec.h"
 #include "server/launch_spec_proto.h"
@@ -92,6 +93,7 @@ v1::Pick MakePick(const PickJob& job, const CandidateState& winner, int64_t now_
   *pick.mutable_launch() = LaunchSpecToProto(MakeLaunchSpec(winner.candidate, job.problem, job.m_bucket));
   pick.set_candidates(job.plan.legal);
   pick.set_tuned_at_unix_ms(now_unix_ms);
+  pick.set_producer(HostName());
   pick.set_source(v1::PICK_SOURCE_MODEL);
   pick.set_confidence(v1::CONFIDENCE_LOW);
   int verified = 0;

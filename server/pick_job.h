@@ -29,6 +29,7 @@ struct CandidateState {
   std::string timing_key;          // measured only
   std::optional<internal::TimingRecord> verdict;
   bool from_store = false;  // the verdict was stored by an earlier tuning
+  std::string refusal;      // why the driver refused the stored kernel, so that it was compiled again
 };
 
 // Somebody who waits for a pick. The functions are called at most once each, without a lock, on some thread:

@@ -44,6 +44,7 @@ v1::Pick MakeSimilar(const v1::Pick& from, const Problem& problem, int64_t m, co
   *pick.mutable_launch() = LaunchSpecToProto(MakeLaunchSpec(candidate, problem, m_bucket));
   pick.set_driver_version(from.driver_version());
   pick.set_tuned_at_unix_ms(from.tuned_at_unix_ms());
+  pick.set_producer(from.producer());
   v1::SimilarTo& origin = *pick.mutable_similar_to();
   origin.set_n(from.problem().n());
   origin.set_k(from.problem().k());

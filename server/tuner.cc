@@ -63,7 +63,9 @@ Tuner::Tuner(CacheStore& store, Compiler& compiler, Gpu* gpu, Clock& clock, Targ
                  options_.note},
       options_.jobs, options_.progress_interval);
   if (gpu != nullptr) {
-    measured_ = std::make_unique<MeasuredTuning>(*gpu, store_, board_, clock_, options_.budgets);
+    measured_ = std::make_unique<MeasuredTuning>(
+        *gpu, store_, board_, clock_, options_.budgets,
+        [this](PickJob& job, const CandidateState& state) { return RebuildKernel(job, state); });
     stale_picks_ = std::make_unique<StalePicks>(
         store_, board_,
         [this](const internal::PickRecord& record) { return IsOfAnotherDriver(record.pick()); },
@@ -337,6 +339,21 @@ absl::Status Tuner::PlanMeasured(PickJob& job) {
                                      [](const CandidateState& state) { return !state.verdict.has_value(); }));
   board_.Update(job, [&](PickJob::Shared& shared) { shared.candidates_wanted = wanted; });
   return absl::OkStatus();
+}
+
+std::shared_ptr<Kernel> Tuner::RebuildKernel(PickJob& job, const CandidateState& state) {
+  std::vector<Flow> flows = board_.Flows(job);
+  if (flows.empty()) flows.emplace_back();
+  KernelSupply::Requested again =
+      supply_.Rebuild(*state.kernel, state.candidate.config, job.problem.signature, job.target.profile.arch,
+                      job.toolchain, flows.front());
+  for (size_t i = 1; i < flows.size(); ++i) again.kernel->AlsoFor(flows[i]);
+  board_.Update(job, [&](PickJob::Shared& shared) {
+    shared.kernels.push_back(again.kernel->progress());
+    if (again.created) shared.own_kernels.push_back(again.kernel->progress());
+    if (!again.kernel->ready()) shared.compiling.push_back(again.kernel);
+  });
+  return again.kernel;
 }
 
 void Tuner::RequestKernels(PickJob& job) {

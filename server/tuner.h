@@ -138,6 +138,8 @@ class Tuner {
   absl::Status ExplainPick(const Problem& problem, int m_bucket, const TuningTarget& target,
                            v1::ExplainResponse* response);
   void RequestKernels(PickJob& job);
+  // As MeasuredTuning::RebuildKernel.
+  std::shared_ptr<Kernel> RebuildKernel(PickJob& job, const CandidateState& state);
 
   CacheStore& store_;
   Compiler& compiler_;

@@ -31,6 +31,7 @@ struct SelectionArguments {
   std::string shape;
   int m_bucket = 0;
   std::string source;
+  std::string producer;
   double unused_for_days = 0;
 
   void AddTo(CLI::App& command, bool with_all) {
@@ -41,6 +42,8 @@ struct SelectionArguments {
     command.add_option("--shape", shape, "Picks of this shape")->type_name("NxK");
     command.add_option("--m-bucket", m_bucket, "Picks of this bucket")->type_name("M");
     command.add_option("--source", source, "Picks of this source")->type_name("measured|model");
+    command.add_option("--producer", producer, "Made on this machine; picks also where their kernel was")
+        ->type_name("HOST");
     command.add_option("--unused-for", unused_for_days, "Neither written nor read for so many days")
         ->type_name("DAYS");
   }
@@ -53,6 +56,7 @@ absl::StatusOr<v1::CacheSelection> ParseSelection(const SelectionArguments& argu
   selection.set_target(arguments.target);
   selection.set_arch(arguments.arch);
   selection.set_m_bucket(arguments.m_bucket);
+  selection.set_producer(arguments.producer);
   if (!arguments.shape.empty()) {
     const std::vector<std::string> sides = absl::StrSplit(arguments.shape, 'x');
     int64_t n = 0;
@@ -87,7 +91,7 @@ absl::StatusOr<v1::CacheSelection> ParseNonEmptySelection(const SelectionArgumen
   if (selection.ByteSizeLong() == 0) {
     return absl::InvalidArgumentError(
         "selection is empty; allowed: --all, or at least one of --key, --target, --arch, --shape, "
-        "--m-bucket, --source and --unused-for");
+        "--m-bucket, --source, --producer and --unused-for");
   }
   return selection;
 }
@@ -121,6 +125,7 @@ absl::StatusOr<ExitCode> RunList(const ListArguments& arguments, CommandContext&
     result["used_unix_s"] = entry.used_unix_s();
     result["pinned"] = entry.pinned();
     result["bytes"] = entry.bytes();
+    result["producer"] = pick.producer();
     results.clear();
   };
   if (arguments.data_dir.empty()) {

@@ -206,8 +206,10 @@ class SelectionTest : public ::testing::Test {
     for (const char* name : {"a", "b"}) {
       internal::KernelRecord kernel = Kernel(name, Noise(1'000, name[0]));
       kernel.mutable_info()->set_arch(name[0] == 'a' ? "sm_90a" : "sm_80");
+      kernel.mutable_info()->set_producer(absl::StrCat("host-", name));
       EXPECT_TRUE(store_.PutKernel(kernel).ok());
       internal::PickRecord pick = PickOf(absl::StrCat("pick-", name), name);
+      pick.mutable_pick()->set_producer("host-a");
       *pick.mutable_pick()->mutable_kernel() = kernel.info();
       pick.mutable_pick()->set_target(name[0] == 'a' ? "h200" : "a100");
       pick.mutable_pick()->set_source(name[0] == 'a' ? v1::PICK_SOURCE_MEASURED : v1::PICK_SOURCE_MODEL);
@@ -239,6 +241,9 @@ TEST_F(SelectionTest, EveryFieldNarrows) {
   EXPECT_EQ(Selected([](auto& s) { s.set_m_bucket(16); }), "2/0");
   EXPECT_EQ(Selected([](auto& s) { s.set_m_bucket(32); }), "0/0");
   EXPECT_EQ(Selected([](auto& s) { s.set_source(v1::PICK_SOURCE_MODEL); }), "1/0");
+  EXPECT_EQ(Selected([](auto& s) { s.set_producer("host-b"); }), "1/1");
+  EXPECT_EQ(Selected([](auto& s) { s.set_producer("host-a"); }), "2/1");
+  EXPECT_EQ(Selected([](auto& s) { s.set_producer("host"); }), "0/0");
   EXPECT_EQ(Selected([](auto& s) { s.add_keys(ToHex(Key("pick-a"))); }), "1/0");
   EXPECT_EQ(Selected([](auto& s) { s.add_keys(Sha256Hex(Noise(1'000, 'b'))); }), "0/1");
   EXPECT_EQ(Selected([](auto& s) {
@@ -288,6 +293,17 @@ TEST_F(SelectionTest, DeletingAKernelThatAPickNeedsKeepsIt) {
   ASSERT_TRUE(removed.ok()) << removed.status();
   EXPECT_EQ(removed->kernels, 0);
   EXPECT_EQ(removed->kept, 1);
+}
+
+TEST_F(SelectionTest, WhatABadHostMadeGoesWithThePicksThatUseIt) {
+  v1::CacheSelection selection;
+  selection.set_producer("host-b");
+  const auto removed = DeleteSelected(store_, selection, clock_.WallUnixMs());
+  ASSERT_TRUE(removed.ok()) << removed.status();
+  EXPECT_EQ(removed->picks, 1);
+  EXPECT_EQ(removed->kernels, 1);
+  EXPECT_TRUE(store_.GetPick(Key("pick-a")).ok());
+  EXPECT_TRUE(absl::IsNotFound(store_.GetPick(Key("pick-b")).status()));
 }
 
 TEST_F(SelectionTest, DeletingAllLeavesNothing) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/digest.h"
+#include "base/host_name.h"
 #include "cache/memory_store.h"
 #include "kernels/embedded_sources.h"
 #include "tests/fakes/fake_compiler.h"
@@ -55,6 +56,7 @@ TEST_F(KernelSupplyTest, KernelIsStoredBeforeItIsReady) {
   EXPECT_NE(stored->info().access().failure(), "");
   EXPECT_EQ(stored->info().arch(), "sm_90a");
   EXPECT_EQ(stored->info().toolchain(), "nvrtc 13.0");
+  EXPECT_EQ(stored->info().producer(), HostName());
   EXPECT_EQ(requested.kernel->progress()->phase.load(), KernelProgress::kCompiled);
 }
 
@@ -62,8 +64,7 @@ TEST_F(KernelSupplyTest, AChangedSourceIsNeverMixedWithTheShippedOne) {
   const SourceOverrides changed = {{"mma.cuh", "int changed;"}};
   const KernelSupply::Requested shipped = Request();
   const KernelSupply::Requested tried =
-      supply_.Request(ConfigWith(3), KernelSignature(), "sm_90a", "nvrtc 13.0",
-                      Flow(), changed);
+      supply_.Request(ConfigWith(3), KernelSignature(), "sm_90a", "nvrtc 13.0", Flow(), changed);
   AwaitReady(*shipped.kernel);
   AwaitReady(*tried.kernel);
   EXPECT_NE(tried.kernel->key(), shipped.kernel->key());

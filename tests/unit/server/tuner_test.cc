@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "base/digest.h"
+#include "base/host_name.h"
 #include "cache/memory_store.h"
 #include "kernels/search_space.h"
 #include "server/proto_convert.h"
@@ -116,6 +118,7 @@ TEST_F(TunerTest, PicksTheFastestRightCandidateAndStoresIt) {
   EXPECT_EQ(pick.m_bucket(), 16);
   EXPECT_EQ(pick.target(), "h200");
   EXPECT_EQ(pick.driver_version(), "580.95");
+  EXPECT_EQ(pick.producer(), HostName());
   EXPECT_EQ(pick.device().sm_count(), 132);
   EXPECT_FALSE(cold.results[0].cached());
   const int legal = LegalCount(problem, 16);
@@ -305,6 +308,69 @@ TEST_F(TunerTest, CompileFailuresAreData) {
   const RecordingStream& stream = Tune(RequestFor({Int4Problem(5376, 4096)}, {16}));
   EXPECT_THAT(stream.results[0].error(), HasSubstr("does not compile"));
   EXPECT_EQ(gpu_.screens(), 0);
+}
+
+// A stored kernel that is what it was when it was stored, and that this driver cannot load: imported from
+// another machine, say.
+class RefusedImageTest : public TunerTest {
+ protected:
+  static constexpr char kForeign[] = "an image of another machine";
+
+  RefusedImageTest() {
+    gpu_.SetBehaviour([](const GpuCandidate& candidate) {
+      return *candidate.cubin == kForeign
+                 ? FakeGpu::Failed(internal::CANDIDATE_FAILURE_LOAD, "CUDA_ERROR_NO_BINARY_FOR_GPU")
+                 : FakeGpu::Right(FakeGpu::MedianOf(candidate.name));
+    });
+    pick_ = Tune(request_).results[0].pick();
+    internal::KernelRecord record = store_.GetKernelBySha256(pick_.kernel().sha256()).value();
+    record.set_cubin(kForeign);
+    record.mutable_info()->set_sha256(Sha256Hex(kForeign));
+    EXPECT_TRUE(store_.PutKernel(record).ok());
+    request_.set_retune(true);
+    Restart();
+    compiles_ = compiler_.compiles();
+  }
+
+  v1::TuneRequest request_ = RequestFor({Int4Problem(5376, 4096)}, {16});
+  v1::Pick pick_;
+  int compiles_ = 0;
+};
+
+TEST_F(RefusedImageTest, IsCompiledAgainAndReplaced) {
+  const RecordingStream& stream = Tune(request_);
+  EXPECT_EQ(stream.results[0].pick().config(), pick_.config());
+  EXPECT_EQ(stream.results[0].pick().kernel().sha256(), pick_.kernel().sha256());
+  EXPECT_EQ(compiler_.compiles(), compiles_ + 1);
+  EXPECT_TRUE(store_.GetKernelBySha256(pick_.kernel().sha256()).ok());
+  EXPECT_TRUE(absl::IsNotFound(store_.GetKernelBySha256(Sha256Hex(kForeign)).status()));
+}
+
+TEST_F(RefusedImageTest, LosesOnlyItselfWhereNothingCanBeCompiled) {
+  compiler_.SetUnavailable(absl::UnavailableError("libnvrtc.so.13 was not found"));
+  ASSERT_TRUE(store_.AdoptToolchain("nvrtc 13.0").ok());
+  Restart();
+  const RecordingStream& stream = Tune(request_);
+  ASSERT_TRUE(stream.results[0].has_pick()) << stream.results[0].error();
+  EXPECT_NE(stream.results[0].pick().config(), pick_.config());
+  ASSERT_EQ(stream.results[0].rejections_size(), 1);
+  EXPECT_THAT(stream.results[0].rejections(0).example(), HasSubstr("NO_BINARY_FOR_GPU"));
+  // When there is a compiler again, it is a candidate like the others.
+  compiler_.SetUnavailable(absl::OkStatus());
+  EXPECT_EQ(Tune(request_).results[0].pick().config(), pick_.config());
+}
+
+TEST_F(RefusedImageTest, ThatIsTheSameWhenItIsCompiledAgainIsCompiledOnce) {
+  gpu_.SetBehaviour([this](const GpuCandidate& candidate) {
+    return ConfigName(ParseConfig(pick_.config()).value()) ==
+                   candidate.name.substr(0, candidate.name.find('/'))
+               ? FakeGpu::Failed(internal::CANDIDATE_FAILURE_LOAD, "CUDA_ERROR_INVALID_IMAGE")
+               : FakeGpu::Right(FakeGpu::MedianOf(candidate.name));
+  });
+  const RecordingStream& stream = Tune(request_);
+  ASSERT_TRUE(stream.results[0].has_pick()) << stream.results[0].error();
+  EXPECT_NE(stream.results[0].pick().config(), pick_.config());
+  EXPECT_EQ(compiler_.compiles(), compiles_ + 1);
 }
 
 TEST_F(TunerTest, LastClientsCancellationWithdrawsQueuedCompiles) {
