@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "base/status_macros.h"
 #include "spdlog/spdlog.h"
 
 namespace qgemm {
@@ -83,6 +84,7 @@ absl::StatusOr<Caller> Access::Decide(const ShownIdentity& shown) const {
     caller.name = Clean(holder->name);
     caller.proven = true;
     caller.admin |= holder->admin;
+    caller.reader = holder->reader;
   } else if (shown.certificate.has_value()) {
     // Two names must not become one.
     caller.name = absl::CHexEscape(*shown.certificate);
@@ -100,10 +102,20 @@ absl::StatusOr<Caller> Access::Decide(const ShownIdentity& shown) const {
     caller.name = Clean(shown.client_id);
   }
   caller.admin |= caller.proven && rules->admins.count(caller.name) > 0;
+  caller.reader = caller.reader && !caller.admin;
   return caller;
 }
 
+absl::Status MayWrite(const Caller& caller, absl::string_view what) {
+  if (!caller.reader) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat(what, " is not for ", caller.name,
+                   ", whose token is for reading: lookups, kernels, lists; ask "
+                   "for one without \":reader\" in the daemon's tokens file"));
+}
+
 absl::Status MayCancel(const Caller& caller, absl::string_view job_id, absl::string_view owner) {
+  QGEMM_RETURN_IF_ERROR(MayWrite(caller, "cancelling a job"));
   if (caller.admin || caller.name == owner || owner == kAnonymous) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat("job ", job_id, " belongs to ", owner, ", and you are ",
                                                   caller.name, ": only its owner or an admin may cancel it"));

@@ -30,6 +30,7 @@ struct Caller {
   std::string name;        // for queues, quotas and the ownership of jobs; at most 128 printable characters
   bool proven = false;     // by a token or a certificate; else the name is what the caller says
   bool admin = false;      // may do everything
+  bool reader = false;     // may not have anything tuned, compiled or cancelled
   bool same_host = false;  // came over the unix socket or loopback
 };
 
@@ -41,8 +42,8 @@ inline constexpr char kAnonymous[] = "anonymous";
 //   a certificate  its name
 //   neither        refused when the daemon has a tokens file, but for the daemon's own user; else whoever the
 //                  caller says it is
-// Admins are holders of a token with that role, names of `admins` that were proven, and the daemon's own user
-// on the unix socket. Thread-safe.
+// Readers are holders of a token with that role. Admins are holders of a token with that role, names of
+// `admins` that were proven, and the daemon's own user on the unix socket. Thread-safe.
 class Access {
  public:
   struct Rules {
@@ -66,6 +67,9 @@ class Access {
   mutable TimePoint next_log_ QGEMM_GUARDED_BY(mu_){};
   mutable int64_t unlogged_ QGEMM_GUARDED_BY(mu_) = 0;
 };
+
+// For what puts something into the store or runs it on the GPU. `what`: "tune". PermissionDenied: a reader.
+[[nodiscard]] absl::Status MayWrite(const Caller& caller, absl::string_view what);
 
 // The job's owner and admins may cancel it; jobs of nobody in particular are everybody's. PermissionDenied.
 [[nodiscard]] absl::Status MayCancel(const Caller& caller, absl::string_view job_id, absl::string_view owner);

@@ -29,7 +29,7 @@ class GrpcCompareSourceStream : public CompareSourceStream {
 grpc::Status BenchService::CompareSource(grpc::ServerContext* context,
                                          const v1::CompareSourceRequest* request,
                                          grpc::ServerWriter<v1::CompareSourceEvent>* writer) {
-  const absl::StatusOr<Caller> caller = Admit(access_, *context);
+  const absl::StatusOr<Caller> caller = AdmitWriter(access_, *context, "bench");
   if (!caller.ok()) return ToGrpcStatus(caller.status());
   if (!caller->same_host) {
     return ToGrpcStatus(absl::PermissionDeniedError(

@@ -52,6 +52,15 @@ absl::StatusOr<Caller> Admit(const Access& access, const grpc::ServerContextBase
   return access.Admit(ShownBy(context));
 }
 
+absl::StatusOr<Caller> AdmitWriter(const Access& access, const grpc::ServerContextBase& context,
+                                   absl::string_view what) {
+  QGEMM_ASSIGN_OR_RETURN(Caller caller, Admit(access, context));
+  const absl::Status allowed = MayWrite(caller, what);
+  if (!allowed.ok()) spdlog::info("refused to {}: {}", context.peer(), std::string(allowed.message()));
+  QGEMM_RETURN_IF_ERROR(allowed);
+  return caller;
+}
+
 absl::StatusOr<Caller> AdmitAdmin(const Access& access, const grpc::ServerContextBase& context,
                                   absl::string_view what) {
   QGEMM_ASSIGN_OR_RETURN(Caller caller, Admit(access, context));

@@ -13,6 +13,9 @@ ShownIdentity ShownBy(const grpc::ServerContextBase& context);
 
 // What every RPC begins with: who calls, or Unauthenticated.
 [[nodiscard]] absl::StatusOr<Caller> Admit(const Access& access, const grpc::ServerContextBase& context);
+// The same for what readers may not do (MayWrite): also PermissionDenied. `what`: "tune".
+[[nodiscard]] absl::StatusOr<Caller> AdmitWriter(const Access& access, const grpc::ServerContextBase& context,
+                                                 absl::string_view what);
 // The same for what admins alone may do (MayAdminister): also PermissionDenied. `what`: "cache delete".
 [[nodiscard]] absl::StatusOr<Caller> AdmitAdmin(const Access& access, const grpc::ServerContextBase& context,
                                                 absl::string_view what);

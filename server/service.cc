@@ -63,7 +63,7 @@ void AddRetryDelay(const absl::Status& status, grpc::ServerContext& context) {
 
 grpc::Status TunerService::Tune(grpc::ServerContext* context, const v1::TuneRequest* request,
                                 grpc::ServerWriter<v1::TuneEvent>* writer) {
-  const absl::StatusOr<Caller> caller = Admit(access_, *context);
+  const absl::StatusOr<Caller> caller = AdmitWriter(access_, *context, "tune");
   if (!caller.ok()) return ToGrpcStatus(caller.status());
   GrpcTuneStream stream(*context, *writer);
   const absl::Status status = tuner_.Tune(*request, caller->name, stream);

@@ -46,11 +46,14 @@ absl::StatusOr<TokenFile> TokenFile::Parse(absl::string_view text, const std::st
     if (line.empty()) continue;
     const std::vector<absl::string_view> fields = absl::StrSplit(line, ':');
     const bool admin = fields.size() == 3 && fields[2] == "admin";
-    if (fields.size() < 2 || (fields.size() > 2 && !admin) || !IsName(fields[0]) || !IsHexSha256(fields[1])) {
+    const bool reader = fields.size() == 3 && fields[2] == "reader";
+    if (fields.size() < 2 || (fields.size() > 2 && !admin && !reader) || !IsName(fields[0]) ||
+        !IsHexSha256(fields[1])) {
       // The line itself may hold a token that was put in the place of its digest.
-      return absl::InvalidArgumentError(absl::StrCat("tokens_file: ", path, " line ", number,
-                                                     " is not NAME:SHA256 or NAME:SHA256:admin, with 64 "
-                                                     "hexadecimal digits of the token's SHA-256"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("tokens_file: ", path, " line ", number,
+                       " is not NAME:SHA256, NAME:SHA256:admin or "
+                       "NAME:SHA256:reader, with 64 hexadecimal digits of the token's SHA-256"));
     }
     const std::string sha256 = absl::HexStringToBytes(fields[1]);
     for (const Entry& entry : tokens.entries_) {
@@ -59,7 +62,7 @@ absl::StatusOr<TokenFile> TokenFile::Parse(absl::string_view text, const std::st
                                                      fields[0], " the token of ", entry.holder.name,
                                                      "; allowed: each token once"));
     }
-    tokens.entries_.push_back({{std::string(fields[0]), admin}, sha256});
+    tokens.entries_.push_back({{std::string(fields[0]), admin, reader}, sha256});
   }
   if (tokens.entries_.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("tokens_file: ", path,

@@ -14,6 +14,7 @@ namespace qgemm {
 struct TokenHolder {
   std::string name;
   bool admin = false;
+  bool reader = false;
 };
 
 // The tokens that a daemon knows, as digests: the file gives none of them away. One a line, blank lines and
@@ -21,6 +22,7 @@ struct TokenHolder {
 //
 //   alice:<SHA-256 of her token, 64 hexadecimal digits>
 //   operator:<SHA-256>:admin
+//   dashboard:<SHA-256>:reader
 //
 // Somebody may have several lines, while an old token is replaced by a new one. Immutable.
 class TokenFile {

@@ -281,6 +281,29 @@ TEST_F(SecurityDaemonTest, ClientCertificatesSayWhoCalls) {
   EXPECT_TRUE(Cancel(Tls(authority_, &admin), "", job_id).ok());
 }
 
+TEST_F(SecurityDaemonTest, AReaderLooksUpAndHasNothingTuned) {
+  std::ofstream(TokensFile()) << "dashboard:" << Sha256Hex("token-d") << ":reader\n";
+  StartOnTcp(/*gpu=*/false, {"--tokens-file", TokensFile()});
+  const auto channel = Tcp(grpc::InsecureChannelCredentials());
+  EXPECT_TRUE(Describe(channel, "token-d").ok());
+  grpc::ClientContext looking;
+  Prepare(looking, "token-d");
+  v1::LookupRequest lookup;
+  *lookup.add_keys()->mutable_problem() = Int4Problem(512, 1024);
+  lookup.mutable_keys(0)->set_m(1);
+  v1::LookupResponse answers;
+  EXPECT_TRUE(v1::Tuner::NewStub(channel)->Lookup(&looking, lookup, &answers).ok());
+  grpc::ClientContext tuning;
+  Prepare(tuning, "token-d");
+  const auto reader = v1::Tuner::NewStub(channel)->Tune(
+      &tuning, RequestFor(Int4Problem(512, 1024), {1}, v1::EFFORT_MODEL_ONLY));
+  v1::TuneEvent event;
+  EXPECT_FALSE(reader->Read(&event));
+  const grpc::Status denied = reader->Finish();
+  EXPECT_EQ(denied.error_code(), grpc::PERMISSION_DENIED);
+  EXPECT_THAT(denied.error_message(), HasSubstr("whose token is for reading"));
+}
+
 TEST_F(SecurityDaemonTest, StrangersNeitherCancelJobsNorChangeTheDaemon) {
   StartOnTcp(/*gpu=*/true, {"--tokens-file", TokensFile()});
   SKIP_WITHOUT_NVRTC();

@@ -12,9 +12,10 @@ namespace {
 using ::testing::HasSubstr;
 
 std::shared_ptr<const TokenFile> Tokens() {
-  const absl::StatusOr<TokenFile> tokens = TokenFile::Parse(
-      absl::StrCat("alice:", Sha256Hex("secret-a"), "\noperator:", Sha256Hex("secret-o"), ":admin\n"),
-      "tokens");
+  const absl::StatusOr<TokenFile> tokens =
+      TokenFile::Parse(absl::StrCat("alice:", Sha256Hex("secret-a"), "\noperator:", Sha256Hex("secret-o"),
+                                    ":admin\ndashboard:", Sha256Hex("secret-d"), ":reader\n"),
+                       "tokens");
   EXPECT_TRUE(tokens.ok()) << tokens.status();
   return std::make_shared<const TokenFile>(*tokens);
 }
@@ -61,6 +62,17 @@ TEST(Access, ATokenSaysWhoCalls) {
   caller = CallerOf(access, shown);
   EXPECT_EQ(caller.name, "operator");
   EXPECT_TRUE(caller.admin);
+}
+
+TEST(Access, AReaderIsOneUntilItIsAnAdmin) {
+  ShownIdentity shown = FromNetwork();
+  shown.authorization = "Bearer secret-d";
+  EXPECT_TRUE(CallerOf(Access({Tokens(), {}}), shown).reader);
+  const Caller admin = CallerOf(Access({Tokens(), {"dashboard"}}), shown);
+  EXPECT_TRUE(admin.admin);
+  EXPECT_FALSE(admin.reader);
+  shown.authorization = "Bearer secret-a";
+  EXPECT_FALSE(CallerOf(Access({Tokens(), {}}), shown).reader);
 }
 
 TEST(Access, WithTokensNoAndWrongOnesAreRefused) {
@@ -144,6 +156,18 @@ TEST(MayCancel, IsForTheOwnerAndAdmins) {
   EXPECT_THAT(std::string(denied.message()), HasSubstr("job 0123 belongs to alice, and you are bob"));
   caller.admin = true;
   EXPECT_TRUE(MayCancel(caller, "j", "alice").ok());
+}
+
+TEST(MayWrite, IsNotForReaders) {
+  Caller caller;
+  caller.name = "dashboard";
+  EXPECT_TRUE(MayWrite(caller, "tune").ok());
+  caller.reader = true;
+  const absl::Status denied = MayWrite(caller, "tune");
+  EXPECT_TRUE(absl::IsPermissionDenied(denied)) << denied;
+  EXPECT_THAT(std::string(denied.message()),
+              HasSubstr("tune is not for dashboard, whose token is for reading"));
+  EXPECT_TRUE(absl::IsPermissionDenied(MayCancel(caller, "j", kAnonymous)));
 }
 
 TEST(MayAdminister, IsForAdminsAndWhereNobodyProvesANameForThisMachine) {

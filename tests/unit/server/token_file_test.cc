@@ -20,15 +20,19 @@ using ::testing::HasSubstr;
 TEST(TokenFile, FindsHoldersByTheirTokens) {
   const absl::StatusOr<TokenFile> tokens =
       TokenFile::Parse(absl::StrCat("# people\n\nalice:", Sha256Hex("one"), "   # until June\r\n",
-                                    "  alice:", Sha256Hex("two"), "\nop:", Sha256Hex("three"), ":admin"),
+                                    "  alice:", Sha256Hex("two"), "\nop:", Sha256Hex("three"),
+                                    ":admin\nview:", Sha256Hex("five"), ":reader"),
                        "tokens");
   ASSERT_TRUE(tokens.ok()) << tokens.status();
-  EXPECT_EQ(tokens->size(), 3u);
+  EXPECT_EQ(tokens->size(), 4u);
   EXPECT_EQ(tokens->Find("one")->name, "alice");
   EXPECT_EQ(tokens->Find("two")->name, "alice");
   EXPECT_FALSE(tokens->Find("two")->admin);
   EXPECT_EQ(tokens->Find("three")->name, "op");
   EXPECT_TRUE(tokens->Find("three")->admin);
+  EXPECT_FALSE(tokens->Find("three")->reader);
+  EXPECT_TRUE(tokens->Find("five")->reader);
+  EXPECT_FALSE(tokens->Find("five")->admin);
   EXPECT_FALSE(tokens->Find("four").has_value());
   EXPECT_FALSE(tokens->Find("").has_value());
   EXPECT_FALSE(tokens->Find(Sha256Hex("one")).has_value());
