@@ -4,7 +4,13 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "base/digest.h"
 #include "kernels/reference_gemm.h"
@@ -139,6 +145,34 @@ TEST_F(GpuFaultTest, AHangCostsOnlyItsCandidate) {
   ASSERT_TRUE(bad.ok()) << bad.status();
   EXPECT_EQ(bad->failure(), internal::CANDIDATE_FAILURE_HANG);
   ExpectRight(good);
+}
+
+// As a job that is cancelled: the process is killed long before the deadline, and the driver lets go of the
+// GPU.
+TEST_F(GpuFaultTest, AHangThatNobodyWaitsForFreesTheGpuWithinASecond) {
+  const GpuCandidate good = Make(candidates_.front());
+  const GpuCandidate bad = Bad("for (;;) asm volatile(\"nanosleep.u32 1000;\" ::: \"memory\");");
+  std::vector<Duration> until_free;
+  for (int i = 0; i < 5; ++i) {
+    ExpectRight(good);
+    std::optional<TimePoint> withdrawn;
+    gpu_->SetWithdrawn([&] {
+      if (!withdrawn.has_value()) withdrawn = RealClock().Now();
+      return true;
+    });
+    const absl::Status ended = Screen(bad).status();
+    EXPECT_TRUE(absl::IsCancelled(ended)) << ended;
+    ASSERT_TRUE(withdrawn.has_value());
+    until_free.push_back(RealClock().Now() - *withdrawn);
+    EXPECT_EQ(gpu_->pid(), 0);
+    gpu_->SetWithdrawn(nullptr);
+  }
+  ExpectRight(good);
+  std::sort(until_free.begin(), until_free.end());
+  std::printf("a hang's process was gone %.0f ms (at most %.0f) after its job was withdrawn\n",
+              std::chrono::duration<double, std::milli>(until_free[until_free.size() / 2]).count(),
+              std::chrono::duration<double, std::milli>(until_free.back()).count());
+  EXPECT_LT(until_free[until_free.size() / 2], std::chrono::seconds(1));
 }
 
 TEST_F(GpuFaultTest, ATrapCostsOnlyItsCandidate) {

@@ -444,6 +444,7 @@ TEST_F(DaemonTest, BadFlagsEndWithUsage) {
                                              {"--device", "cuda0"},
                                              {"--config", folder_ + "/missing.toml"},
                                              {"--log-format", "xml"},
+                                             {"--data-dir", ""},
                                              {"--workers", "-2"}}) {
     const auto [code, output] = RunToTheEnd(flags);
     EXPECT_EQ(code, 2) << flags[0] << ": " << output;
