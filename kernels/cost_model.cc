@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/ceil_div.h"
 #include "kernels/bucket.h"
 #include "kernels/family/family.h"
 #include "kernels/launch_spec.h"
@@ -111,8 +112,6 @@ int Registers(const KernelConfig& config) {
                                                       : 40 + 8 * config.row_tiles + 4 * tiles;
   return std::clamp(wanted, 32, std::min(255, 65536 / config.threads()));
 }
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // A candidate's CTAs on the device, and one CTA's share of the work (the longest slice's).
 struct Work {

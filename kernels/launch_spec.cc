@@ -2,17 +2,12 @@
 
 #include <algorithm>
 
+#include "base/ceil_div.h"
 #include "kernels/bucket.h"
 #include "kernels/family/family.h"
 #include "kernels/packing.h"
 
 namespace qgemm {
-namespace {
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-}  // namespace
-
 KernelArgument PointerTo(std::string name, PointerRole role, bool read, bool written) {
   return {std::move(name), PointerArgument{role, read, written, 16}};
 }

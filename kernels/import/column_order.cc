@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "base/ceil_div.h"
 #include "base/status_macros.h"
 
 namespace qgemm {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/ceil_div.h"
 #include "base/status_macros.h"
 #include "kernels/import/bit_unpack.h"
 #include "kernels/import/column_order.h"

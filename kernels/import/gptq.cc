@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/ceil_div.h"
 #include "base/status_macros.h"
 #include "kernels/import/bit_unpack.h"
 #include "kernels/import/column_order.h"

@@ -74,8 +74,6 @@ ScalarType ScalarTypeOf(const ImportTensor& tensor);
 // overflow.
 [[nodiscard]] absl::Status CheckMatrixSize(absl::string_view what, int64_t n, int64_t k);
 
-inline int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
-
 }  // namespace qgemm
 
 #endif  // QGEMM_KERNELS_IMPORT_IMPORT_TENSOR_H_

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "base/ceil_div.h"
 #include "base/status_macros.h"
 #include "kernels/support_kernels.h"
 
@@ -25,8 +26,6 @@ constexpr int64_t kMinFlushBytes = int64_t{32} << 20;
 
 // Independent streams of random numbers from one seed.
 uint64_t SubSeed(uint64_t seed, uint64_t stream) { return seed * 16 + stream; }
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 

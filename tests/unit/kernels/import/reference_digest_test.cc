@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/ceil_div.h"
 #include "base/digest.h"
 #include "kernels/import/awq.h"
 #include "kernels/import/compressed_tensors.h"
