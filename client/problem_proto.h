@@ -3,12 +3,10 @@
 
 #include "absl/strings/string_view.h"
 #include "kernels/problem.h"
+#include "proto/convert/problem.h"
 #include "qgemm/v1/types.pb.h"
 
 namespace qgemm {
-
-// The API's message for a problem, with every field set.
-v1::Problem ProblemToProto(const Problem& problem);
 
 // The words of the command line and of its output for the API's enumerators; "" for unspecified and unknown
 // ones.

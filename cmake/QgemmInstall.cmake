@@ -3,8 +3,8 @@
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/qgemm)
-set(libraries qgemm_base qgemm_kernels qgemm_cuda qgemm_bundle qgemm_weight_store qgemm_runtime qgemm_proto qgemm_grpc
-    qgemm_client)
+set(libraries qgemm_base qgemm_kernels qgemm_cuda qgemm_bundle qgemm_weight_store qgemm_runtime qgemm_proto
+    qgemm_proto_convert qgemm_grpc qgemm_client)
 
 foreach(library ${libraries})
   string(REGEX REPLACE "^qgemm_" "" export_name ${library})

@@ -8,18 +8,18 @@
 #include "kernels/device_profile.h"
 #include "kernels/kernel_config.h"
 #include "kernels/problem.h"
+#include "proto/convert/problem.h"
 #include "qgemm/internal/runner.pb.h"
 #include "qgemm/v1/types.pb.h"
 
 namespace qgemm {
 
-// Between the public messages and the domain types of kernels/. Pure functions.
+// Between the public messages and the domain types of kernels/; proto/convert/problem.h has the way of a
+// problem into its message. Pure functions.
 
 // The canonical problem: every unspecified field has its default, and ValidateProblem holds. InvalidArgument
 // names the field, its value and what is allowed.
 [[nodiscard]] absl::StatusOr<Problem> ProblemFromProto(const v1::Problem& proto);
-// All fields set.
-v1::Problem ProblemToProto(const Problem& problem);
 
 v1::Reduction ReductionToProto(Reduction reduction);
 
