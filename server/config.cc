@@ -26,12 +26,13 @@ constexpr int kMaxWorkers = 1024;
 struct TextKey {
   absl::string_view name;
   std::string Config::*field;
+  bool is_file = false;  // names a file: may be left out, not be empty
 };
 constexpr TextKey kTextKeys[] = {
-    {"tls_cert", &Config::tls_cert},
-    {"tls_key", &Config::tls_key},
-    {"tls_client_ca", &Config::tls_client_ca},
-    {"tokens_file", &Config::tokens_file},
+    {"tls_cert", &Config::tls_cert, true},
+    {"tls_key", &Config::tls_key, true},
+    {"tls_client_ca", &Config::tls_client_ca, true},
+    {"tokens_file", &Config::tokens_file, true},
     {"data_dir", &Config::data_dir},
     {"device", &Config::device},
     {"target", &Config::target},
@@ -42,7 +43,7 @@ constexpr TextKey kTextKeys[] = {
     {"compile_binary", &Config::compile_binary},
     {"time_binary", &Config::time_binary},
     {"gpu_memory_limit", &Config::gpu_memory_limit},
-    {"sample_log", &Config::sample_log},
+    {"sample_log", &Config::sample_log, true},
     {"lock_dir", &Config::lock_dir},
 };
 
@@ -141,6 +142,10 @@ absl::Status SetKey(const std::string& path, absl::string_view key, const toml::
     if (text_key.name != key) continue;
     const auto text = value.value_exact<std::string>();
     if (!text) return WrongType(path, key, "a string");
+    // A template that left a name out must not open the daemon to everybody.
+    if (text->empty() && text_key.is_file) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": ", key, " is empty; allowed: a file"));
+    }
     config.*text_key.field = *text;
     return absl::OkStatus();
   }
@@ -313,7 +318,13 @@ std::string PrintConfig(const Config& config) {
   for (const ListKey& key : kListKeys) {
     absl::StrAppend(&text, key.name, " = [", absl::StrJoin(config.*key.field, ", ", quoted), "]\n");
   }
-  for (const TextKey& key : kTextKeys) absl::StrAppend(&text, key.name, " = \"", config.*key.field, "\"\n");
+  for (const TextKey& key : kTextKeys) {
+    if (key.is_file && (config.*key.field).empty()) {
+      absl::StrAppend(&text, "# ", key.name, " is not set\n");
+    } else {
+      absl::StrAppend(&text, key.name, " = \"", config.*key.field, "\"\n");
+    }
+  }
   for (const NumberKey& key : kNumberKeys) {
     absl::StrAppend(&text, key.name, " = ", config.*key.field, "\n");
   }

@@ -173,6 +173,12 @@ TEST_F(ConfigTest, TlsNeedsCertificateAndKey) {
   EXPECT_TRUE(absl::IsInvalidArgument(error_of([](Config& config) { config.tls_client_ca = "a"; })));
 }
 
+TEST_F(ConfigTest, AnEmptyFileNameIsRefused) {
+  for (const char* key : {"tls_cert", "tls_key", "tls_client_ca", "tokens_file", "sample_log"}) {
+    EXPECT_THAT(ErrorOf(std::string(key) + " = \"\""), HasSubstr(std::string(key) + " is empty; allowed: a file"));
+  }
+}
+
 TEST(Config, NumbersAreReadCheckedAndPrinted) {
   const std::string path = ::testing::TempDir() + "/numbers.toml";
   std::ofstream(path) << "drain_seconds = 7\nqueue_per_client = 12\n";
