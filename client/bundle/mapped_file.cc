@@ -22,11 +22,15 @@ absl::Status Error(const std::string& path, int error) {
 }  // namespace
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // A pipe without a writer must not keep the caller waiting: it is refused below.
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) return Error(path, errno);
   struct stat info;
   if (fstat(fd.get(), &info) != 0) return Error(path, errno);
-  if (S_ISDIR(info.st_mode)) return Error(path, EISDIR);
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, S_ISDIR(info.st_mode) ? " is a directory" : " is no regular file", "; allowed: a file"));
+  }
   if (info.st_size == 0) return MappedFile();
   void* const bytes = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (bytes == MAP_FAILED) return Error(path, errno);

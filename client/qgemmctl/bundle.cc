@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/digest.h"
 #include "base/status_macros.h"
 #include "client/qgemmctl/bundle_create.h"
 #include "client/qgemmctl/command.h"
@@ -101,6 +102,24 @@ absl::StatusOr<std::map<std::string, std::string>> PicksOf(const Bundle& bundle)
   return picks;
 }
 
+// Which files differ, by the beginnings of their digests.
+template <typename Add>
+void AddOtherFiles(const Bundle& a, const Bundle& b, const Add& add) {
+  const auto digest = [](const Bundle& bundle, const std::string& name) -> std::string {
+    const auto file = bundle.files().find(name);
+    return file == bundle.files().end() ? "" : Sha256Hex(file->second).substr(0, 12);
+  };
+  std::set<std::string> names;
+  for (const Bundle* bundle : {&a, &b}) {
+    for (const auto& [name, bytes] : bundle->files()) names.insert(name);
+  }
+  for (const std::string& name : names) {
+    const std::string before = digest(a, name);
+    const std::string after = digest(b, name);
+    if (before != after) add(absl::StrCat("file ", name), before, after);
+  }
+}
+
 absl::StatusOr<ExitCode> RunDiff(const std::string& from, const std::string& to, CommandContext& context) {
   QGEMM_ASSIGN_OR_RETURN(const Bundle a, Bundle::Open(from));
   QGEMM_ASSIGN_OR_RETURN(const Bundle b, Bundle::Open(to));
@@ -130,9 +149,14 @@ absl::StatusOr<ExitCode> RunDiff(const std::string& from, const std::string& to,
   for (const auto& [what, value] : after) {
     if (before.count(what) == 0) add(what, "", value);
   }
-  // Evidence, access reports and the like may differ where every pick is the same.
+  // Damage is no difference between exports: it is named, and is the answer.
   const bool same_files = a.files() == b.files();
-  if (changes.empty() && !same_files) add("other contents of the manifests", from, to);
+  if (!same_files) {
+    QGEMM_RETURN_IF_ERROR(a.Verify());
+    QGEMM_RETURN_IF_ERROR(b.Verify());
+  }
+  // Evidence, access reports and the like may differ where every pick is the same.
+  if (changes.empty() && !same_files) AddOtherFiles(a, b, add);
   const Json json = {{"same", changes.empty()}, {"changes", changes}};
   QGEMM_RETURN_IF_ERROR(
       Print(json, changes.empty() ? "the same, byte for byte\n" : table.ToString(), context).status());
@@ -185,7 +209,7 @@ void AddBundleCommand(CLI::App& app, Command& selected) {
       [](const Paths& paths, CommandContext& context) { return RunInspect(paths.first, context); });
   add("verify", "Check every file: exit 0, or 8 when one is damaged", false,
       [](const Paths& paths, CommandContext& context) { return RunVerify(paths.first, context); });
-  add("diff", "Compare two bundles: exit 0 when they are the same, else 1", true,
+  add("diff", "Compare two bundles: exit 0 when they are the same, 1 when not, 8 when one is damaged", true,
       [](const Paths& paths, CommandContext& context) {
         return RunDiff(paths.first, paths.second, context);
       });
