@@ -36,7 +36,8 @@ install -D -m 644 -t "$bundle/models" deploy/models/*.json
 cp -R build/release/python "$bundle/python"
 rm -f "$bundle/python/qgemm/libqgemm.so"  # the one of lib/ serves
 find "$bundle/python" -name __pycache__ -prune -exec rm -r {} +
-install -D -m 644 -t "$bundle/examples" client/python/examples/*
+install -D -m 644 -t "$bundle/examples" client/python/examples/*.*
+install -D -m 644 -t "$bundle/examples/llama_export" client/python/examples/llama_export/*.py
 install -D -m 644 -t "$bundle/include/qgemm" client/qgemm/*c_api.h
 install -D -m 644 -t "$bundle/examples/tests" client/python/tests/conftest.py client/python/tests/test_torch_gpu.py
 mkdir -p "$bundle/proto" && (cd proto && find qgemm/v1 -name '*.proto' -exec cp --parents {} "$root/$bundle/proto/" \;)

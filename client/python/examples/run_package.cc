@@ -1,5 +1,6 @@
 // Runs a decoding step that export_llama.py made an AOTInductor package of, without Python: PyTorch's C++
-// libraries, the operator qgemm::linear on top of libqgemm.so, and a bundle of kernels and packed weights.
+// libraries, the operator qgemm::linear on top of libqgemm.so, and a bundle of kernels and packed weights. On
+// a GPU the operator launches the bundle's kernels; a package for the CPU dequantizes and multiplies in fp32.
 //
 //   run_package LIBQGEMM BUNDLE PACKAGE STATE COUNT
 //
@@ -7,13 +8,14 @@
 // packed weights in the bundle's weights.safetensors, the others in STATE itself; and the cache, the position
 // and the token to go on from. Prints COUNT tokens, one a line.
 //
-// Build: with PyTorch's and CUDA's headers, and -I for the folder that holds qgemm/c_api.h; see
-// export_llama.py.
+// Build: with PyTorch's headers, and -I for the folder that holds qgemm/c_api.h; see
+// llama_export/without_python.py.
 
 #include <ATen/ATen.h>
-#include <c10/cuda/CUDAStream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 #include <qgemm/c_api.h>
+#include <qgemm/packing_c_api.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/library.h>
 
@@ -24,6 +26,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -35,7 +38,7 @@ namespace {
   std::exit(1);
 }
 
-// The functions of libqgemm.so that a launch takes.
+// The functions of libqgemm.so that the operator takes.
 struct Library {
   explicit Library(const char* path) : handle(dlopen(path, RTLD_NOW)) {
     if (handle == nullptr) Fail(dlerror());
@@ -46,6 +49,7 @@ struct Library {
     Resolve(layer_info, "qgemm_runtime_layer_info");
     Resolve(allocate_workspace, "qgemm_runtime_allocate_workspace");
     Resolve(launch, "qgemm_runtime_launch");
+    Resolve(dequantize_packed, "qgemm_dequantize_packed");
   }
 
   template <typename Function>
@@ -61,6 +65,7 @@ struct Library {
   decltype(&qgemm_runtime_layer_info) layer_info;
   decltype(&qgemm_runtime_allocate_workspace) allocate_workspace;
   decltype(&qgemm_runtime_launch) launch;
+  decltype(&qgemm_dequantize_packed) dequantize_packed;
 };
 
 // A layer of a bundle's method that stands for its problem: which layer's weights are launched says the
@@ -73,7 +78,7 @@ struct Entry {
 // All problems of a bundle, each by the largest M that its method serves.
 class Kernels {
  public:
-  Kernels(const char* library, const std::string& bundle) : library_(library) {
+  Kernels(const Library& library, const std::string& bundle) : library_(library) {
     for (const auto& file : std::filesystem::directory_iterator(bundle + "/methods")) {
       AddMethod(bundle, file.path().stem().string());
     }
@@ -123,22 +128,57 @@ class Kernels {
     return workspace;
   }
 
-  Library library_;
+  const Library& library_;
   std::map<std::string, std::map<int64_t, Entry>> entries_;
   std::map<std::pair<qgemm_runtime*, void*>, std::pair<int64_t, qgemm_workspace>> workspaces_;
   char error_[512] = "";
 };
 
-Kernels* kernels = nullptr;  // set by main before anything runs
+// Set by main before anything runs; the kernels on a GPU alone.
+const Library* library = nullptr;
+Kernels* kernels = nullptr;
 
 uint64_t Address(const std::optional<at::Tensor>& tensor) {
   return tensor.has_value() ? reinterpret_cast<uint64_t>(tensor->data_ptr()) : 0;
 }
 
-at::Tensor Linear(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& scales,
-                  const std::optional<at::Tensor>& zeros, const std::optional<at::Tensor>& steps,
-                  const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& residual, int64_t n,
-                  c10::string_view format, c10::string_view activation, bool gated) {
+qgemm_plane PlaneOf(const std::optional<at::Tensor>& tensor) {
+  if (!tensor.has_value()) return {nullptr, 0};
+  return {tensor->data_ptr(), static_cast<int64_t>(tensor->nbytes())};
+}
+
+at::Tensor Activated(const at::Tensor& v, c10::string_view activation) {
+  if (activation == "silu") return at::silu(v);
+  if (activation == "gelu_tanh") return at::gelu(v, "tanh");
+  if (activation == "relu") return at::relu(v);
+  return v;
+}
+
+at::Tensor LinearOnCpu(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& scales,
+                       const std::optional<at::Tensor>& zeros, const std::optional<at::Tensor>& steps,
+                       const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& residual,
+                       int64_t n, c10::string_view format, c10::string_view activation, bool gated) {
+  const int64_t k = x.size(-1);
+  const at::Tensor w = at::empty({n, k}, at::dtype(at::kFloat));
+  char error[512] = "";
+  const int code =
+      library->dequantize_packed(std::string(format).c_str(), n, k, PlaneOf(weights), PlaneOf(scales),
+                                 PlaneOf(zeros), PlaneOf(steps), w.data_ptr<float>(), error, sizeof(error));
+  if (code != QGEMM_OK) Fail(error);
+  at::Tensor y = at::matmul(x.to(at::kFloat), w.t());
+  if (bias.has_value()) y = y + bias->to(at::kFloat);
+  using at::indexing::Slice;
+  y = gated ? Activated(y.index({"...", Slice(0, c10::nullopt, 2)}), activation) *
+                  y.index({"...", Slice(1, c10::nullopt, 2)})
+            : Activated(y, activation);
+  if (residual.has_value()) y = y + residual->to(at::kFloat);
+  return y.to(x.scalar_type());
+}
+
+at::Tensor LinearOnCuda(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& scales,
+                        const std::optional<at::Tensor>& zeros, const std::optional<at::Tensor>& steps,
+                        const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& residual,
+                        int64_t n, c10::string_view format, c10::string_view activation, bool gated) {
   const int64_t k = x.size(-1);
   const int64_t columns = gated ? n / 2 : n;
   const at::Tensor rows = x.reshape({-1, k}).contiguous();
@@ -167,7 +207,7 @@ at::Tensor Linear(const at::Tensor& x, const at::Tensor& weights, const at::Tens
   launch.zeros = Address(zeros);
   launch.steps = Address(steps);
   launch.bias = Address(bias);
-  launch.stream = c10::cuda::getCurrentCUDAStream().stream();
+  launch.stream = c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(x.device()).native_handle();
   kernels->Launch(problem, launch);
   return y;
 }
@@ -241,14 +281,22 @@ TORCH_LIBRARY_FRAGMENT(qgemm, library) {
       "residual, "
       "int n, str format, str activation=\"none\", bool gated=False) -> Tensor");
 }
-TORCH_LIBRARY_IMPL(qgemm, CUDA, library) { library.impl("linear", Linear); }
+TORCH_LIBRARY_IMPL(qgemm, CPU, library) { library.impl("linear", LinearOnCpu); }
+TORCH_LIBRARY_IMPL(qgemm, CUDA, library) { library.impl("linear", LinearOnCuda); }
 
 int main(int argc, char** argv) {
   if (argc != 6) Fail("usage: run_package LIBQGEMM BUNDLE PACKAGE STATE COUNT");
-  const at::Device device(at::kCUDA, 0);
-  at::empty({1}, at::device(device));  // makes the CUDA context that the kernels are loaded into
-  Kernels bundle_kernels(argv[1], argv[2]);
-  kernels = &bundle_kernels;
+  const Library loaded(argv[1]);
+  library = &loaded;
+  std::fprintf(stderr, "loading %s\n", argv[3]);  // a crash says where it was
+  torch::inductor::AOTIModelPackageLoader package(argv[3]);
+  const bool on_gpu = package.get_metadata()["AOTI_DEVICE_KEY"] == "cuda";
+  const at::Device device = on_gpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+  std::optional<Kernels> bundle_kernels;
+  if (on_gpu) {
+    at::empty({1}, at::device(device));  // makes the CUDA context that the kernels are loaded into
+    kernels = &bundle_kernels.emplace(loaded, argv[2]);
+  }
 
   State state(argv[4], std::string(argv[2]) + "/weights.safetensors");
   at::Tensor position = at::full({1}, state.Number(), at::device(device).dtype(at::kLong));
@@ -266,7 +314,6 @@ int main(int argc, char** argv) {
   const at::Tensor cache =
       state.Tensor(cache_dimensions, static_cast<int64_t>(at::kBFloat16), /*source=*/0, /*offset=*/0, device);
 
-  torch::inductor::AOTIModelPackageLoader package(argv[3]);
   std::unordered_map<std::string, at::Tensor> tensors;
   const std::vector<std::string> needed = package.get_constant_fqns();
   for (const Constant& constant : constants) {
@@ -278,6 +325,8 @@ int main(int argc, char** argv) {
   }
   std::fprintf(stderr, "%zu of the package's %zu constants\n", tensors.size(), needed.size());
   package.load_constants(tensors, /*use_inactive=*/false, /*check_full_update=*/true, /*user_managed=*/true);
+
+  std::fprintf(stderr, "weights given\n");
 
   const int count = std::atoi(argv[5]);
   double started = Seconds();
