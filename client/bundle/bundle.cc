@@ -55,7 +55,8 @@ absl::Status Bundle::MapDirectory() {
   for (; !error && entries != std::filesystem::recursive_directory_iterator(); entries.increment(error)) {
     if (entries->is_directory()) continue;
     QGEMM_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(entries->path().string()));
-    files_[std::filesystem::relative(entries->path(), path_).generic_string()] = file.bytes();
+    // By the name in the folder: a link's target, as in a store of files by digest, is called something else.
+    files_[entries->path().lexically_relative(path_).generic_string()] = file.bytes();
     mapped_.push_back(std::move(file));
   }
   if (!error) return absl::OkStatus();

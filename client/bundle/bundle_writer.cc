@@ -1,14 +1,17 @@
 #include "client/bundle/bundle_writer.h"
 
-#include <unistd.h>
+#include <fcntl.h>
+#include <stdio.h>
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <random>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/digest.h"
 #include "base/status_macros.h"
 #include "client/bundle/mapped_file.h"
@@ -32,23 +35,52 @@ std::string Trimmed(std::string path) {
   return path;
 }
 
+// A bundle, of whatever version: manifest.json alone is no sign, web applications have one, too.
+bool IsBundle(const fs::path& folder) {
+  const absl::StatusOr<MappedFile> manifest = MappedFile::Open((folder / kManifestFile).string());
+  if (!manifest.ok()) return false;
+  const absl::Status read = ParseManifest(manifest->bytes()).status();
+  return read.ok() || absl::IsFailedPrecondition(read);
+}
+
+// Puts a finished folder where one may be: whoever opens `path` sees all of the old or all of the new one,
+// and of two writers the later one wins. The old one is then at `staging`.
+int Replace(const std::string& staging, const std::string& path) {
+  constexpr int kTries = 100;  // another writer may come and go between two calls
+  for (int i = 0; i < kTries; ++i) {
+    if (renameat2(AT_FDCWD, staging.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) == 0) return 0;
+    if (errno != EEXIST) break;
+    if (renameat2(AT_FDCWD, staging.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return 0;
+    if (errno != ENOENT) break;
+  }
+  if (errno != EINVAL && errno != ENOSYS) return errno;
+  // A file system that cannot exchange, such as NFS.
+  std::error_code error;
+  fs::remove_all(path, error);
+  fs::rename(staging, path, error);
+  return error.value();
+}
+
+// A name beside `path` that nobody else has: not by the process alone, which two machines may call the same.
+std::string StagingName(const std::string& path) {
+  std::random_device random;
+  return absl::StrFormat("%s.partial.%08x%08x", path, random(), random());
+}
+
 }  // namespace
 
 BundleWriter::BundleWriter(std::string path)
-    : path_(Trimmed(std::move(path))),
-      is_tar_(absl::EndsWith(path_, ".tar")),
-      staging_(absl::StrCat(path_, ".partial.", getpid())) {}
+    : path_(Trimmed(std::move(path))), is_tar_(absl::EndsWith(path_, ".tar")), staging_(StagingName(path_)) {}
 
 absl::StatusOr<std::unique_ptr<BundleWriter>> BundleWriter::Create(const std::string& path) {
   if (path.empty()) return absl::InvalidArgumentError("the bundle's path is empty");
   std::unique_ptr<BundleWriter> writer(new BundleWriter(path));
   std::error_code error;
   if (!writer->is_tar_ && fs::exists(writer->path_, error) && !fs::is_empty(writer->path_, error) &&
-      !fs::exists(fs::path(writer->path_) / kManifestFile, error)) {
+      !IsBundle(writer->path_)) {
     return absl::FailedPreconditionError(
         absl::StrCat(writer->path_, " exists and is no bundle: name another path"));
   }
-  fs::remove_all(writer->staging_, error);
   for (const char* folder : {"kernels", "methods"}) {
     fs::create_directories(fs::path(writer->staging_) / folder, error);
     if (error) return WriteError(writer->path_, error.value());
@@ -136,10 +168,8 @@ absl::Status BundleWriter::Finish() {
     if (!packed.ok()) fs::remove(archive, error);
     return packed;
   }
-  fs::remove_all(path_, error);
-  fs::rename(staging_, path_, error);
-  if (error) return WriteError(path_, error.value());
-  return absl::OkStatus();
+  const int failed = Replace(staging_, path_);
+  return failed == 0 ? absl::OkStatus() : WriteError(path_, failed);
 }
 
 absl::Status BundleWriter::Pack(const std::string& archive) {

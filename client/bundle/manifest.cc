@@ -108,8 +108,20 @@ absl::StatusOr<BundleLayer> LayerFromJson(const Json& json, const std::string& w
 }
 
 absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view what) {
-  Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  // One name twice would be one thing to us and another to a reader that takes the other value.
+  std::vector<std::set<std::string>> names;
+  std::string repeated;
+  const auto watch = [&](int /*depth*/, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::object_start) names.emplace_back();
+    if (event == Json::parse_event_t::object_end) names.pop_back();
+    if (event == Json::parse_event_t::key && !names.back().insert(parsed.get<std::string>()).second) {
+      repeated = parsed.get<std::string>();
+    }
+    return true;
+  };
+  Json json = Json::parse(text.begin(), text.end(), watch, /*allow_exceptions=*/false);
   if (!json.is_object()) return absl::DataLossError(absl::StrCat(what, " is no JSON object"));
+  if (!repeated.empty()) return absl::DataLossError(absl::StrCat(what, " has \"", repeated, "\" twice"));
   return json;
 }
 

@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
+#include "absl/strings/str_format.h"
 #include "client/bundle/launch_spec_json.h"
 #include "client/bundle/tar.h"
 #include "tests/unit/client/sample_bundle.h"
@@ -150,12 +153,138 @@ TEST(Bundle, AnotherVersionIsRefused) {
   EXPECT_TRUE(absl::IsFailedPrecondition(bundle.status())) << bundle.status();
 }
 
+TEST(Bundle, ANameThatAManifestHasTwiceIsRefused) {
+  const TemporaryFolder folder;
+  WriteSampleBundle(folder / "b");
+  std::string manifest = ReadFile(folder / "b/manifest.json");
+  manifest.replace(manifest.find("\"bundle_version\": 1"), 19,
+                   "\"bundle_version\": 2, \"bundle_version\": 1");
+  std::ofstream(folder / "b/manifest.json") << manifest;
+  const auto bundle = Bundle::Open(folder / "b");
+  EXPECT_TRUE(absl::IsDataLoss(bundle.status())) << bundle.status();
+  EXPECT_THAT(Message(bundle.status()), HasSubstr("has \"bundle_version\" twice"));
+}
+
+TEST(Bundle, ManifestsOfAllKindsOfNonsenseAreRefused) {
+  const TemporaryFolder folder;
+  WriteSampleBundle(folder / "b");
+  const std::string manifest = ReadFile(folder / "b/manifest.json");
+  const size_t at = manifest.find("\"bundle_version\": 1") + 18;
+  for (const char* version : {"1e400", "-1", "1.5", "99999999999999999999999", "18446744073709551615",
+                              "\"1\"", "true", "null", "[1]", "{}", "NaN"}) {
+    std::ofstream(folder / "b/manifest.json") << std::string(manifest).replace(at, 1, version);
+    EXPECT_TRUE(absl::IsDataLoss(Bundle::Open(folder / "b").status())) << version;
+  }
+  for (const std::string& text :
+       {std::string(), std::string("[]"), std::string(200000, '['), std::string("\xff\xfe"),
+        std::string(100000, '{'), manifest.substr(0, manifest.size() / 2)}) {
+    std::ofstream(folder / "b/manifest.json") << text;
+    EXPECT_TRUE(absl::IsDataLoss(Bundle::Open(folder / "b").status())) << text.substr(0, 9);
+  }
+}
+
+TEST(Bundle, FilesMayBeLinksIntoAStore) {
+  const TemporaryFolder folder;
+  WriteSampleBundle(folder / "b");
+  std::filesystem::create_directory(folder / "store");
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder / "b")) {
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  }
+  for (const auto& file : files) {
+    const std::filesystem::path blob = folder / ("store/" + Sha256Hex(file.string()));
+    std::filesystem::rename(file, blob);
+    std::filesystem::create_symlink(blob, file);
+  }
+  std::filesystem::create_directory_symlink(folder / "b", folder / "link");
+  for (const char* name : {"b", "b/", "link"}) {
+    const auto bundle = Bundle::Open(folder / name);
+    ASSERT_TRUE(bundle.ok()) << bundle.status();
+    EXPECT_TRUE(bundle->Verify().ok()) << name << ": " << bundle->Verify();
+  }
+  std::filesystem::remove_all(folder / "store");
+  EXPECT_TRUE(absl::IsNotFound(Bundle::Open(folder / "b").status()));
+}
+
+TEST(Tar, WhatIsNoRegularFileOrHasANameTwiceIsRefused) {
+  const auto sealed = [](std::string header) {
+    header.replace(148, 8, "        ");
+    unsigned sum = 0;
+    for (const char c : header) sum += static_cast<unsigned char>(c);
+    header.replace(148, 7, absl::StrFormat("%06o", sum) + std::string(1, '\0'));
+    return header;
+  };
+  const std::string file = TarHeader("a", 3) + "abc" + TarPadding(3);
+  EXPECT_TRUE(ReadTar(file + TarEnd()).ok());
+  EXPECT_TRUE(absl::IsDataLoss(ReadTar(file + file + TarEnd()).status()));
+  for (const char type : {'1', '2', '3', '5', '6', 'x', 'L'}) {  // links, devices, folders, pipes, long names
+    std::string header = TarHeader("a", 0);
+    header[156] = type;
+    EXPECT_TRUE(absl::IsDataLoss(ReadTar(sealed(header) + TarEnd()).status())) << type;
+  }
+  std::string huge = TarHeader("a", 0);
+  huge.replace(124, 12, "777777777777");
+  EXPECT_THAT(Message(ReadTar(sealed(huge) + TarEnd()).status()), HasSubstr("goes beyond the end"));
+}
+
+TEST(Bundle, ATarsNamesReachNoFileOutside) {
+  const TemporaryFolder folder;
+  WriteSampleBundle(folder / "b");
+  std::ofstream(folder / "outside.cubin") << "outside";
+  std::string archive;
+  for (const auto& [name, bytes] : Bundle::Open(folder / "b")->files()) {
+    archive += TarHeader(name, bytes.size()) + std::string(bytes) + TarPadding(bytes.size());
+  }
+  const std::string evil = TarHeader("../outside.cubin", 4) + "evil" + TarPadding(4);
+  std::ofstream(folder / "evil.tar", std::ios::binary) << archive << evil << TarEnd();
+  const auto bundle = Bundle::Open(folder / "evil.tar");
+  ASSERT_TRUE(bundle.ok()) << bundle.status();
+  EXPECT_THAT(Message(bundle->Verify()), HasSubstr("../outside.cubin is not listed"));
+  EXPECT_EQ(ReadFile(folder / "outside.cubin"), "outside");
+}
+
 TEST(BundleWriter, LeavesWhatIsNoBundleAlone) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder / "mine");
   std::ofstream(folder / "mine/file") << "precious";
-  EXPECT_TRUE(absl::IsFailedPrecondition(BundleWriter::Create(folder / "mine").status()));
-  EXPECT_EQ(ReadFile(folder / "mine/file"), "precious");
+  // A web application's has the same name.
+  for (const char* manifest : {"", "{\"name\": \"My App\", \"start_url\": \".\"}"}) {
+    if (*manifest != '\0') std::ofstream(folder / "mine/manifest.json") << manifest;
+    EXPECT_TRUE(absl::IsFailedPrecondition(BundleWriter::Create(folder / "mine").status())) << manifest;
+    EXPECT_EQ(ReadFile(folder / "mine/file"), "precious");
+  }
+}
+
+TEST(BundleWriter, TakesABundlesPlaceWhole) {
+  const TemporaryFolder folder;
+  WriteSampleBundle(folder / "b");
+  std::ofstream(folder / "b/kernels/old.cubin") << "of the bundle before";
+  WriteSampleBundle(folder / "b");
+  const auto bundle = Bundle::Open(folder / "b");
+  ASSERT_TRUE(bundle.ok()) << bundle.status();
+  EXPECT_TRUE(bundle->Verify().ok()) << bundle->Verify();
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / ""), {}), 1);  // no leavings
+}
+
+TEST(BundleWriter, OfWritersOfOneBundleOneWinsAndItIsNeverAway) {
+  const TemporaryFolder folder;
+  WriteSampleBundle(folder / "b");
+  std::atomic<int> writing = 4;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 20; ++round) WriteSampleBundle(folder / "b");
+      --writing;
+    });
+  }
+  while (writing > 0) {
+    EXPECT_TRUE(std::filesystem::exists(folder / "b"));
+  }
+  for (std::thread& thread : threads) thread.join();
+  const auto bundle = Bundle::Open(folder / "b");
+  ASSERT_TRUE(bundle.ok()) << bundle.status();
+  EXPECT_TRUE(bundle->Verify().ok()) << bundle->Verify();
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / ""), {}), 1);
 }
 
 TEST(BundleWriter, LeavesNothingBehindWhenItIsNotFinished) {
