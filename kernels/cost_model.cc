@@ -14,27 +14,29 @@ namespace {
 
 // Physical constants, fitted to timings on an H200 (README.md); every device shares them, rates scale with
 // the device profile.
-constexpr double kLaunchUs = 1;             // an empty kernel in a graph, and the first bytes' way
-constexpr double kWaveUs = 1.9;             // per wave of CTAs: pipeline fill, last stage, epilogue
+constexpr double kLaunchUs = 0.35;          // an empty kernel in a graph, and the first bytes' way
+constexpr double kWaveUs = 2.85;            // per wave of CTAs: pipeline fill, last stage, epilogue
 constexpr double kReductionUs = 1.25;       // workspace: fence, ticket, and the last CTA's first read
-constexpr double kReductionStepUs = 0.07;   // per slice and vector that a thread of the last CTA adds
+constexpr double kReductionStepUs = 0.06;   // per slice and vector that a thread of the last CTA adds
 constexpr double kClusterUs = 1.25;         // cluster: two barriers; its CTAs share the sum, on the chip
-constexpr double kFillBytesPerClock = 208;  // per SM: a resident activation slice, before the first MMA
-constexpr double kL2BytesPerClock = 25;     // per SM: what all SMs read of L2 at once by cp.async
+constexpr double kClusterStepUs = 0.02;     // per CTA of a cluster
+constexpr double kFillBytesPerClock = 500;  // per SM: a resident activation slice, before the first MMA
+constexpr double kL2BytesPerClock = 24;     // per SM: what all SMs read of L2 at once by cp.async
 constexpr int kBlockInstructions = 16;      // per 16 x 64 block: loads, addresses, the loop
 // Family mma.
-constexpr double kWarpUs = 0.024;       // per warp of a CTA and wave: start, barrier, sum over K groups
-constexpr double kLatencyBytes = 3200;  // in flight per SM that cost as much as the transfer itself
-constexpr double kWarpsToIssue = 10;    // fewer warps on an SM cannot use its issue slots
+constexpr double kWarpUs = 0.031;       // per warp of a CTA and wave: start, barrier, sum over K groups
+constexpr double kStageUs = 0.02;       // per stage that a warp walks: waiting for its bytes, a barrier
+constexpr double kLatencyBytes = 3900;  // in flight per SM that cost as much as the transfer itself
+constexpr double kWarpsToIssue = 9.7;   // fewer warps on an SM cannot use its issue slots
 constexpr double kMmaEfficiency =
-    0.725;  // of mma_tflops, in a loop that also waits for ldmatrix and accumulators
+    0.9;  // of mma_tflops, in a loop that also waits for ldmatrix and accumulators
 constexpr double kIssuePerClock = 4;  // warp instructions per SM
 // Family wgmma. Tensor cores run at wgmma_tflops, beside the dequantization of other batches.
 constexpr double kTensorCopyBytesPerClock = 80;  // per SM: what the copy engine reads of L2
-constexpr double kCopyClocks = 88;               // a producer thread issues one copy in
-constexpr double kRefillClocks = 1340;           // from a slot's release to its next data
+constexpr double kCopyClocks = 70;               // a producer thread issues one copy in
+constexpr double kRefillClocks = 1190;           // from a slot's release to its next data
 constexpr double kBatchClocks =
-    3.25;  // per dequantizing instruction: a warpgroup's batch with an SM to itself
+    3.35;  // per dequantizing instruction: a warpgroup's batch with an SM to itself
 constexpr double kIssueClocks = 2.8;  // and on an SM that has other warpgroups to run meanwhile
 constexpr double kEpilogueUs = 0.13;  // per CTA and vector that a thread sums and stores
 
@@ -101,16 +103,24 @@ double TokenInstructions(const KernelConfig& config, const KernelSignature& sign
   return load + 4.0 * groups;
 }
 
-// What the compiler needs per thread, within the cap that its thread count sets.
+// What NVRTC 13.0 gives a thread of the int4 kernels for sm_90a (682 of them; some registers off), in steps
+// of eight, within the cap that the CTA's threads set.
 int Registers(const KernelConfig& config) {
+  const int rows = config.row_tiles;
+  const int tokens = config.token_tiles;
+  const bool post = config.scale == ScaleMode::kPost;
+  int wanted = 0;
   if (config.family == Family::kWgmma) {
-    const int wanted = (config.row_tiles * config.tile_m() / 2 + 72 + 7) / 8 * 8;
-    return std::min({wanted, 255, 65536 / config.threads() / 8 * 8});
+    const int accumulators = rows * config.tile_m() / 2;
+    wanted = post ? 44 + 12 * rows + 3 * accumulators : 60 + accumulators;
+  } else if (post) {
+    wanted = 20 + 13 * rows + (12 + 5 * rows) * tokens;
+  } else {
+    const int slice = config.activations == ActivationPath::kSlice ? 7 : 0;
+    wanted = (rows == 1 ? 44 + 7 * tokens : rows == 2 ? 48 + 15 * tokens : 65 + 23 * tokens) - slice;
   }
-  const int tiles = config.row_tiles * config.token_tiles;
-  const int wanted = config.scale == ScaleMode::kPost ? 24 + 24 * config.row_tiles + 8 * tiles
-                                                      : 40 + 8 * config.row_tiles + 4 * tiles;
-  return std::clamp(wanted, 32, std::min(255, 65536 / config.threads()));
+  const int cap = std::min(255, 65536 / config.threads()) / 8 * 8;
+  return std::clamp((wanted + 7) / 8 * 8, 32, std::max(32, cap));
 }
 
 // A candidate's CTAs on the device, and one CTA's share of the work (the longest slice's).
@@ -159,9 +169,10 @@ Work WorkOf(const Candidate& candidate, const Problem& problem, int64_t m, const
   return work;
 }
 
+// The packed bytes come from DRAM while the activations, which every CTA reads again, come from L2.
 double MemoryUs(const Work& work, double l2_bytes_per_clock, const DeviceProfile& device) {
-  return work.streamed_bytes / (device.dram_gb_per_s * 1e3) +
-         work.l2_bytes / (device.sm_count * l2_bytes_per_clock * device.clock_ghz * 1e3);
+  return std::hypot(work.streamed_bytes / (device.dram_gb_per_s * 1e3),
+                    work.l2_bytes / (device.sm_count * l2_bytes_per_clock * device.clock_ghz * 1e3));
 }
 
 // Flops of an SM in a clock.
@@ -172,7 +183,7 @@ double FlopsPerClock(double tflops, const DeviceProfile& device) {
 double ReductionUs(const Candidate& candidate, const Problem& problem, int64_t m, const Work& work,
                    const DeviceProfile& device) {
   if (candidate.reduction == Reduction::kNone) return 0;
-  if (candidate.reduction == Reduction::kCluster) return kClusterUs;
+  if (candidate.reduction == Reduction::kCluster) return kClusterUs + kClusterStepUs * candidate.split_k;
   const double vectors = std::ceil(work.rows * candidate.config.tile_n() / 4 / candidate.config.threads());
   const double traffic = 8.0 * candidate.split_k * m * problem.n;  // written and read once, fp32
   return kReductionUs + std::max(kReductionStepUs * vectors * candidate.split_k,
@@ -208,7 +219,7 @@ void PredictMma(const KernelConfig& config, const KernelSignature& signature, co
                              ? work.activation_bytes * std::min(work.on_busiest, work.occupancy) /
                                    kFillBytesPerClock / clocks_per_us
                              : 0;
-  cost->overhead_us = kLaunchUs + work.waves * (kWaveUs + kWarpUs * warps + fill_us);
+  cost->overhead_us = kLaunchUs + work.waves * (kWaveUs + kWarpUs * warps + kStageUs * stages + fill_us);
   cost->main_us = std::hypot(cost->memory_us, cost->mma_us + cost->dequant_us);
 }
 
