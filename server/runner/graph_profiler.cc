@@ -253,6 +253,7 @@ absl::StatusOr<internal::FinalsReply> GraphProfiler::Finals(const internal::Fina
   options.budget = std::chrono::duration_cast<Duration>(
       std::chrono::duration<double, std::milli>(request.time_budget_ms()));
   options.tie_band = request.tie_band();
+  options.rewarm = rewarm_ && !host_timed_;
   Rounds rounds;
   bool disturbed = false;
   for (int attempt = 0; attempt < 2; ++attempt) {

@@ -34,6 +34,8 @@ class GraphProfiler : public Profiler {
   void TimeFromTheHost() { host_timed_ = true; }
   // Times with the operands in at most so many places: 1 shows what the others are for, to benches alone.
   void LimitPlacements(int placements) { data_.LimitPlacements(placements); }
+  // Races without the untimed launch before each sample (RoundsOptions.rewarm): shows benches what it is for.
+  void RaceWithoutRewarming() { rewarm_ = false; }
 
   // Appends a line of JSON per timing: {"candidate", "n", "k", "m", "phase": "screen" or "final", "us":
   // [...]}. Borrowed.
@@ -80,6 +82,7 @@ class GraphProfiler : public Profiler {
   std::unique_ptr<SupportLibrary> support_;
   ProblemData data_;
   bool host_timed_ = false;
+  bool rewarm_ = true;
   std::ostream* sample_log_ = nullptr;
   bool disturbed_ = false;           // the last screening was, in spite of a second try
   std::list<LoadedModule> modules_;  // last used first, kRunnerModules at most

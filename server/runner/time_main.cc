@@ -57,6 +57,7 @@ absl::StatusOr<std::unique_ptr<GraphProfiler>> MakeProfiler(const std::string& d
 int Main(int argc, char** argv) {
   std::string device = "auto";
   bool host_timed = false;
+  bool rewarm = true;
   int placements = ProblemData::kMaxPlacements;
   int64_t memory_limit_bytes = 0;
   std::ofstream sample_log;
@@ -68,6 +69,10 @@ int Main(int argc, char** argv) {
     }
     if (argument == "--host-timed") {
       host_timed = true;
+      continue;
+    }
+    if (argument == "--no-rewarm") {
+      rewarm = false;
       continue;
     }
     if (argument == "--placements" && i + 1 < argc && absl::SimpleAtoi(argv[i + 1], &placements)) {
@@ -84,8 +89,8 @@ int Main(int argc, char** argv) {
     }
     std::fprintf(
         stderr,
-        "usage: qgemm-time [--device auto|UUID] [--host-timed] [--placements N] [--memory-limit BYTES] "
-        "[--sample-log FILE]; started by qgemmd with a channel as descriptor 3\n");
+        "usage: qgemm-time [--device auto|UUID] [--host-timed] [--no-rewarm] [--placements N] "
+        "[--memory-limit BYTES] [--sample-log FILE]; started by qgemmd with a channel as descriptor 3\n");
     return 2;
   }
   // A kernel is loaded as a whole when its module is, not at its first launch, which may be a timed one.
@@ -93,6 +98,7 @@ int Main(int argc, char** argv) {
   FramedStream channel{UniqueFd(kChannel)};
   const auto profiler = MakeProfiler(device, memory_limit_bytes);
   if (profiler.ok() && host_timed) (*profiler)->TimeFromTheHost();
+  if (profiler.ok() && !rewarm) (*profiler)->RaceWithoutRewarming();
   if (profiler.ok()) (*profiler)->LimitPlacements(placements);
   if (profiler.ok() && sample_log.is_open()) (*profiler)->LogSamplesTo(&sample_log);
   if (!profiler.ok()) {

@@ -63,6 +63,9 @@ inline constexpr int kMaxScreenSamples = 50;
 struct RoundsOptions {
   Duration budget{};        // wall time; the least number of rounds is taken in any case
   double tie_band = 0.003;  // 0: nobody leaves, and the whole budget is spent, however many rounds that takes
+  // Each sample follows an untimed launch of its own kernel, with the operands of the next place, before the
+  // flush; unless the fastest kernel takes more than kLongestRewarmedUs.
+  bool rewarm = true;
 };
 struct Rounds {
   std::vector<std::vector<double>> us;  // [kernel][round]; shorter for kernels that left the race
@@ -80,10 +83,16 @@ struct Rounds {
 // (kMinRoundsShort when a kernel takes less than 10 us) and kMaxRounds at the latest. Each kernel has small
 // graphs of its own, one per placement, so that none is made anew when another leaves; they are made while
 // the GPU is busy with the rounds before. The first round is not counted.
+//
+// A kernel that follows others is slower by some tenths of a microsecond than one that follows itself: the
+// flush empties the L2, not what the SMs keep of a kernel's code. How much depends on the others and on the
+// order (two candidates of one config share their code), so that a race of sixteen and one of five disagree.
+// Hence the untimed launch, which gives every sample the conditions of SampleCold, whatever the company.
 inline constexpr int kRoundsPerBatch = 4;  // between two looks at the times
 inline constexpr int kMinRounds = 16;
 inline constexpr int kMinRoundsShort = 32;  // one per placement
 inline constexpr int kMaxRounds = 600;
+inline constexpr double kLongestRewarmedUs = 50;
 [[nodiscard]] absl::StatusOr<Rounds> RunRounds(Device& device, const Enqueue& flush,
                                                absl::Span<const PlacedKernel> kernels, const Enqueue& probe,
                                                const RoundsOptions& options, Clock& clock);

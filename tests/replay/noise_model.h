@@ -14,6 +14,11 @@ struct NoiseModel {
   double slow_drift = 0.01;       // amplitude of the clocks' drift over seconds, common to all kernels
   double fast_drift = 0.003;      // and over tenths of a second
   double event_step_us = 0.032;   // resolution of event times
+  // A kernel whose code the SMs do not hold any more is slower by as much, give or take a half per config:
+  // races of a sweep on the H200 became faster by 0 to 0.8 us while most of their kernels left, by 0.25 in
+  // the middle. They hold the code of so many configs that ran last.
+  double company_us = 0.25;
+  int codes_held = 4;
 };
 
 }  // namespace qgemm

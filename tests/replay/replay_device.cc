@@ -1,5 +1,6 @@
 #include "tests/replay/replay_device.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <utility>
@@ -15,6 +16,12 @@ constexpr double kGraphGapUs = 1.5;     // between graphs that follow each other
 constexpr double kInstantiateUs = 2.5;  // per node: capture and instantiation
 constexpr double kSynchronizeUs = 12;
 constexpr double kReadEventUs = 1;
+
+uint64_t Fnv1a(const std::string& text) {
+  uint64_t hash = 14695981039346656037U;
+  for (const char one : text) hash = (hash ^ static_cast<unsigned char>(one)) * 1099511628211U;
+  return hash;
+}
 
 absl::Status NotReplayed() { return absl::UnimplementedError("not part of a replay"); }
 
@@ -63,16 +70,29 @@ absl::Status ReplayDevice::Put(std::function<void()> work) {
   return absl::OkStatus();
 }
 
-Enqueue ReplayDevice::Kernel(double true_us, double bias) {
-  return [this, true_us, bias] {
-    return Put([this, true_us, bias] {
+double ReplayDevice::FetchUs(const std::string& code) {
+  if (code.empty()) return 0;
+  const auto held = std::find(codes_.begin(), codes_.end(), code);
+  const bool fetched = held == codes_.end();
+  if (!fetched) codes_.erase(held);
+  codes_.push_front(code);
+  if (codes_.size() > static_cast<size_t>(noise_.codes_held)) codes_.pop_back();
+  if (!fetched) return 0;
+  // The config's own: the same in every process.
+  std::mt19937_64 of_code(Fnv1a(code));
+  return noise_.company_us * std::uniform_real_distribution<double>(0.5, 1.5)(of_code);
+}
+
+Enqueue ReplayDevice::Kernel(double true_us, double bias, const std::string& code) {
+  return [this, true_us, bias, code] {
+    return Put([this, true_us, bias, code] {
       const double seconds = now_us() * 1e-6;
       const double drift = noise_.slow_drift * std::sin(2 * std::numbers::pi * seconds / 3 + slow_phase_) +
                            noise_.fast_drift * std::sin(2 * std::numbers::pi * seconds / 0.2 + fast_phase_);
       double us = true_us * bias * (1 + drift) * (1 + noise_.jitter * Normal()) + noise_.jitter_us * Normal();
       std::uniform_real_distribution<double> unit(0, 1);
       if (unit(random_) < noise_.outliers) us += -std::log(1 - unit(random_));
-      Run(std::max(us, 0.5 * true_us));
+      Run(std::max(us, 0.5 * true_us) + FetchUs(code));
     });
   };
 }

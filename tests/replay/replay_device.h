@@ -1,10 +1,12 @@
 #ifndef QGEMM_TESTS_REPLAY_REPLAY_DEVICE_H_
 #define QGEMM_TESTS_REPLAY_REPLAY_DEVICE_H_
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -21,8 +23,9 @@ class ReplayDevice : public Device {
   // The clock is borrowed.
   ReplayDevice(const NoiseModel& noise, uint64_t seed, SimulatedClock* clock);
 
-  // Work that takes `true_us` under the noise model; `bias` is the candidate's, a factor.
-  Enqueue Kernel(double true_us, double bias);
+  // Work that takes `true_us` under the noise model; `bias` is the candidate's, a factor. Kernels with the
+  // same text of `code` share their code in the SMs; an empty one is always there.
+  Enqueue Kernel(double true_us, double bias, const std::string& code = "");
   Enqueue Flush();
   Enqueue Probe();
   // A candidate's biases in this process, by placement of its operands.
@@ -55,6 +58,8 @@ class ReplayDevice : public Device {
   struct Graph;
   absl::Status Put(std::function<void()> work);
   void Run(double us);
+  // What it costs that the code is not in the SMs; now it is.
+  double FetchUs(const std::string& code);
   double Normal() { return normal_(random_); }
   double now_us() const;
 
@@ -68,7 +73,8 @@ class ReplayDevice : public Device {
   bool capturing_ = false;
   std::vector<std::function<void()>> captured_;
   std::map<int, double> events_;
-  double stream_us_ = 0;  // the stream's own time, finer than the clock's
+  std::deque<std::string> codes_;  // in the SMs, last used first
+  double stream_us_ = 0;           // the stream's own time, finer than the clock's
   double busy_us_ = 0;
 };
 

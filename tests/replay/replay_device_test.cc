@@ -18,5 +18,29 @@ TEST(ReplayDevice, SamplesScatterAroundTheTruth) {
   EXPECT_GT(device.busy_us(), 50 * 40);
 }
 
+// As many codes are held as the noise says; one that was pushed out costs again, the same each time.
+TEST(ReplayDevice, CodeOfOthersPushesAKernelsCodeOut) {
+  NoiseModel noise;
+  noise.slow_drift = noise.fast_drift = noise.jitter = noise.jitter_us = noise.outliers = 0;
+  noise.company_us = 1;
+  noise.codes_held = 2;
+  SimulatedClock clock;
+  ReplayDevice device(noise, 1, &clock);
+  const auto time_of = [&](const std::string& code) {
+    const double before = device.busy_us();
+    EXPECT_TRUE(device.Kernel(10, 1, code)().ok());
+    return device.busy_us() - before;
+  };
+  const double cold = time_of("a");
+  EXPECT_GT(cold, 10.4);
+  EXPECT_LT(cold, 11.6);
+  EXPECT_DOUBLE_EQ(time_of("a"), 10);
+  time_of("b");
+  EXPECT_DOUBLE_EQ(time_of("a"), 10);
+  time_of("b");
+  time_of("c");
+  EXPECT_NEAR(time_of("a"), cold, 1e-9);
+}
+
 }  // namespace
 }  // namespace qgemm

@@ -30,7 +30,7 @@ std::map<Cell, std::map<std::string, double>> ByName(const RecordedTimings& timi
 
 class ReplayGpu : public Gpu {
  public:
-  ReplayGpu(const RecordedTimings& timings, const NoiseModel& noise, uint64_t seed);
+  ReplayGpu(const RecordedTimings& timings, const NoiseModel& noise, uint64_t seed, bool rewarm);
 
   absl::StatusOr<GpuInfo> Describe() override;
   void SetSupportKernels(std::string) override {}
@@ -45,6 +45,7 @@ class ReplayGpu : public Gpu {
  private:
   PlacedKernel KernelOf(const std::string& name, double true_us);
 
+  const bool rewarm_;
   SimulatedClock clock_;
   ReplayDevice device_;
   std::map<Cell, std::map<std::string, double>> us_by_name_;
@@ -53,8 +54,8 @@ class ReplayGpu : public Gpu {
   std::map<std::string, std::vector<Enqueue>> launches_;  // by cell and candidate, then placement
 };
 
-ReplayGpu::ReplayGpu(const RecordedTimings& timings, const NoiseModel& noise, uint64_t seed)
-    : device_(noise, seed, &clock_), us_by_name_(ByName(timings)) {}
+ReplayGpu::ReplayGpu(const RecordedTimings& timings, const NoiseModel& noise, uint64_t seed, bool rewarm)
+    : rewarm_(rewarm), device_(noise, seed, &clock_), us_by_name_(ByName(timings)) {}
 
 absl::StatusOr<GpuInfo> ReplayGpu::Describe() {
   GpuInfo info;
@@ -82,8 +83,9 @@ absl::Status ReplayGpu::Prepare(const Problem& problem, int64_t m) {
 PlacedKernel ReplayGpu::KernelOf(const std::string& name, double true_us) {
   const auto [launches, inserted] = launches_.try_emplace(cell_name_ + name);
   if (inserted) {
+    const std::string config = name.substr(0, name.find('/'));
     for (const double bias : device_.DrawBiases(true_us)) {
-      launches->second.push_back(device_.Kernel(true_us, bias));
+      launches->second.push_back(device_.Kernel(true_us, bias, config));
     }
   }
   return {static_cast<int>(launches->second.size()),
@@ -118,6 +120,7 @@ absl::StatusOr<std::vector<internal::Timing>> ReplayGpu::Finals(const std::vecto
   RoundsOptions options;
   options.budget = absl::ToChronoNanoseconds(time_budget);
   options.tie_band = tie_band;
+  options.rewarm = rewarm_;
   QGEMM_ASSIGN_OR_RETURN(const Rounds rounds,
                          RunRounds(device_, device_.Flush(), kernels, device_.Probe(), options, clock_));
   const std::vector<Center> centers = rounds.Centers();
@@ -134,8 +137,9 @@ double ReplayGpu::busy_seconds() const {
 
 }  // namespace
 
-std::unique_ptr<Gpu> MakeReplayGpu(const RecordedTimings& timings, const NoiseModel& noise, uint64_t seed) {
-  return std::make_unique<ReplayGpu>(timings, noise, seed);
+std::unique_ptr<Gpu> MakeReplayGpu(const RecordedTimings& timings, const NoiseModel& noise, uint64_t seed,
+                                   bool rewarm) {
+  return std::make_unique<ReplayGpu>(timings, noise, seed, rewarm);
 }
 
 }  // namespace qgemm

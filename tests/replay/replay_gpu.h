@@ -13,7 +13,9 @@ namespace qgemm {
 // An H200 that knows the times of recorded candidates: the real screening and races on a ReplayDevice. A
 // candidate without a recorded time is rejected as not recorded; busy_seconds() is virtual time. Borrowed:
 // the timings. Used by one thread.
-std::unique_ptr<Gpu> MakeReplayGpu(const RecordedTimings& timings, const NoiseModel& noise, uint64_t seed);
+// `rewarm`: RoundsOptions.rewarm of its races.
+std::unique_ptr<Gpu> MakeReplayGpu(const RecordedTimings& timings, const NoiseModel& noise, uint64_t seed,
+                                   bool rewarm = true);
 
 }  // namespace qgemm
 

@@ -84,6 +84,25 @@ TEST(ReplaySession, OperandsInOnePlaceMakeTuningsDisagree) {
   EXPECT_GT(worst, 1.02);
 }
 
+// What the untimed launch before a sample is for: without it, a kernel that shares its code with the one
+// before it, or has little of it, looks faster than it is alone.
+TEST(ReplaySession, CompanyMisleadsARaceThatDoesNotRewarm) {
+  NoiseModel noise;
+  noise.company_us = 1;
+  double worst[2] = {1, 1};
+  for (const bool rewarm : {false, true}) {
+    for (const auto& [cell, candidates] : Sample()) {
+      for (int seed = 0; seed < 4; ++seed) {
+        ReplaySession daemon(Sample(), noise, seed, rewarm);
+        worst[rewarm ? 1 : 0] =
+            std::max(worst[rewarm ? 1 : 0], daemon.Tune(cell, v1::EFFORT_BALANCED)->regret);
+      }
+    }
+  }
+  EXPECT_GT(worst[0], 1.02);
+  EXPECT_LE(worst[1], 1.02);
+}
+
 // The time on the GPU that a balanced tuning of one cell with stored kernels may take.
 TEST(ReplaySession, ABalancedTuningTakesLittleGpuTime) {
   for (const auto& [cell, candidates] : Sample()) {

@@ -109,11 +109,11 @@ TEST_F(TimingSequenceTest, RoundsInterleaveTheKernelsAndEndWithTheProbe) {
   ASSERT_TRUE(rounds.ok()) << rounds.status();
   const auto graph = std::find(device_.log.begin(), device_.log.end(), "graph");
   ASSERT_NE(graph, device_.log.end());
-  EXPECT_THAT(std::vector<std::string>(graph, graph + 19),
-              ElementsAre("graph", "flush", "record 0", "a", "record 1",  //
-                          "graph", "flush", "record 2", "b", "record 3",  //
-                          "graph", "record 4", "probe", "record 5",       //
-                          "graph", "flush", "record 6", "a", "record 7"));
+  EXPECT_THAT(std::vector<std::string>(graph, graph + 22),
+              ElementsAre("graph", "a", "flush", "record 0", "a", "record 1",  //
+                          "graph", "b", "flush", "record 2", "b", "record 3",  //
+                          "graph", "record 4", "probe", "record 5",            //
+                          "graph", "a", "flush", "record 6", "a", "record 7"));
   EXPECT_THAT(rounds->us[0], Each(15.0));
   EXPECT_THAT(rounds->us[1], Each(20.0));
   EXPECT_THAT(rounds->probe_us, Each(9.0));
@@ -132,8 +132,45 @@ TEST_F(TimingSequenceTest, SamplesTakeTurnsWithThePlacements) {
   put.clear();
   const std::vector<PlacedKernel> kernels = {placed, Put("b")};
   ASSERT_TRUE(RunRounds(device_, Put("flush"), kernels, Put("probe"), {}, clock_).ok());
-  // The warm-up, and two batches of graphs that are made once; the race is longer than that.
-  EXPECT_THAT(put, ElementsAre(0, 0, 1, 2, 3, 4, 5, 0, 1));
+  // The warm-up, and two batches of graphs that are made once, each round behind one in the next place; the
+  // race is longer than that.
+  EXPECT_THAT(put, ElementsAre(0, 1, 0, 2, 1, 3, 2, 4, 3, 5, 4, 0, 5, 1, 0, 2, 1));
+}
+
+TEST_F(TimingSequenceTest, RoundsOfLongKernelsAreNotRewarmed) {
+  a_us_ = kLongestRewarmedUs + 1;
+  b_us_ = 2 * kLongestRewarmedUs;
+  const std::vector<PlacedKernel> kernels = {Put("a"), Put("b")};
+  ASSERT_TRUE(RunRounds(device_, Put("flush"), kernels, Put("probe"), {}, clock_).ok());
+  const auto graph = std::find(device_.log.begin(), device_.log.end(), "graph");
+  ASSERT_NE(graph, device_.log.end());
+  EXPECT_THAT(std::vector<std::string>(graph, graph + 5),
+              ElementsAre("graph", "flush", "record 0", "a", "record 1"));
+}
+
+// Kernels that are faster behind themselves: twins of one code, and one that is alone with its own.
+TEST_F(TimingSequenceTest, ARewarmedRaceSeesEveryKernelAsIfItWereAlone) {
+  std::string last;
+  const auto define = [&](const std::string& name, const std::string& code, double us) {
+    device_.Define(name, "", Nothing(),
+                   [&last, code, us] { return us + (std::exchange(last, code) == code ? 0 : 1); });
+    const auto module = device_.Load(name).value();
+    kernels_[name] = module->Find(name, 0).value();
+  };
+  define("lonely", "its own", 10.0);
+  define("twin", "shared", 10.5);
+  define("twin2", "shared", 10.25);
+  const std::vector<PlacedKernel> kernels = {Put("lonely"), Put("twin"), Put("twin2")};
+  RoundsOptions options;
+  const auto fair = RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_);
+  ASSERT_TRUE(fair.ok()) << fair.status();
+  EXPECT_THAT(fair->us[0], Each(10.0));
+  EXPECT_THAT(fair->us[2], Each(10.25));
+  options.rewarm = false;
+  const auto unfair = RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_);
+  ASSERT_TRUE(unfair.ok()) << unfair.status();
+  EXPECT_THAT(unfair->us[0], Each(11.0));
+  EXPECT_THAT(unfair->us[2], Each(10.25));
 }
 
 TEST_F(TimingSequenceTest, RoundsStopWhenTheOrderIsClear) {
@@ -158,6 +195,7 @@ TEST_F(TimingSequenceTest, ASlowerKernelLeavesTheRace) {
   const auto module = device_.Load("c").value();
   kernels_["c"] = module->Find("c", 0).value();
   RoundsOptions options;
+  options.rewarm = false;  // the noise goes by launches
   options.budget = std::chrono::hours(1);
   const std::vector<PlacedKernel> kernels = {Put("a"), Put("b"), Put("c")};
   const auto rounds = RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_);
@@ -194,6 +232,7 @@ TEST_F(TimingSequenceTest, RoundsGoOnWhileTheOrderIsOpenUntilTheBudgetIsSpent) {
       },
       [] { return 9.0; });
   RoundsOptions options;
+  options.rewarm = false;  // the noise goes by launches
   options.budget = std::chrono::milliseconds(31);
   const std::vector<PlacedKernel> kernels = {Put("a"), Put("b")};
   const auto rounds = RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_);
@@ -209,8 +248,8 @@ TEST_F(TimingSequenceTest, RoundsGoOnWithoutAGraphWhenNoneCanBeMade) {
   const std::vector<PlacedKernel> kernels = {Put("a"), Put("b")};
   RoundsOptions options;
   options.tie_band = 0.01;
-  // The warm-up round: 2 x (flush, record, kernel, record), record, probe, record, synchronise.
-  device_.FailAt(12, absl::FailedPreconditionError("capture is not supported"));
+  // The warm-up round: 2 x (flush, record, kernel, record), record, probe, record, synchronise, and a time.
+  device_.FailAt(13, absl::FailedPreconditionError("capture is not supported"));
   const auto rounds = RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_);
   ASSERT_TRUE(rounds.ok()) << rounds.status();
   EXPECT_FALSE(rounds->in_graph);
