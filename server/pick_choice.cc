@@ -19,6 +19,7 @@ namespace qgemm {
 namespace {
 
 constexpr size_t kMaxRejectionKinds = 16;
+constexpr char kExampleCandidate[] = "mma_t1_r2_w4x2_s4_b2_slice_post/k5/workspace";
 
 bool Good(const CandidateState& state) {
   return state.verdict.has_value() && state.verdict->failure() == internal::CANDIDATE_FAILURE_NONE &&
@@ -157,6 +158,10 @@ std::string NoCandidateSentence(const PickJob& job, absl::Span<const v1::Rejecti
   const std::string what =
       absl::StrCat(ProblemName(job.problem), " at bucket ", job.m_bucket, " on ", job.target.name);
   if (job.candidates.empty()) {
+    if (!job.limits.only.empty() && job.plan.restricted) {
+      return absl::StrCat("no legal candidate for ", what, " matches only = \"", job.limits.only,
+                          "\": candidates are named such as ", kExampleCandidate);
+    }
     const absl::Status served = SupportsSignature(job.problem.signature);
     return absl::StrCat("no candidate is legal for ", what,
                         served.ok() ? std::string() : absl::StrCat(": ", std::string(served.message())));

@@ -1,7 +1,10 @@
 // Tuner::Explain: why a lookup is answered as it is.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -78,6 +81,14 @@ std::vector<v1::KeyDifference> KeyDifferences(const Problem& problem, int m_buck
   return differences.found();
 }
 
+// Of the asked shape to a stored pick's: the sum of the factors between them, in powers of two.
+double ShapeDistanceTo(const Problem& problem, int m_bucket, const v1::Pick& pick) {
+  const auto octaves = [](double a, double b) { return std::fabs(std::log2(a / std::max(b, 1.0))); };
+  return octaves(static_cast<double>(problem.n), static_cast<double>(pick.problem().n())) +
+         octaves(static_cast<double>(problem.k), static_cast<double>(pick.problem().k())) +
+         octaves(m_bucket, pick.m_bucket());
+}
+
 std::string FieldsOf(const std::vector<v1::KeyDifference>& differences) {
   return absl::StrJoin(differences, ", ", [](std::string* out, const v1::KeyDifference& difference) {
     absl::StrAppend(out, difference.field(), " (wanted ", difference.wanted(), ", stored ",
@@ -137,10 +148,16 @@ absl::Status Tuner::ExplainPick(const Problem& problem, int m_bucket, const Tuni
   }
   // The stored pick that differs in the fewest fields; of several, the one that is nearest in shape.
   std::vector<v1::KeyDifference> nearest;
+  double nearest_distance = 0;
   bool any = false;
   QGEMM_RETURN_IF_ERROR(store_.VisitPicks([&](const internal::PickRecord& record) {
     std::vector<v1::KeyDifference> differences = KeyDifferences(problem, m_bucket, target, record.pick());
-    if (!any || differences.size() < nearest.size()) nearest = std::move(differences);
+    const double distance = ShapeDistanceTo(problem, m_bucket, record.pick());
+    if (!any ||
+        std::make_pair(differences.size(), distance) < std::make_pair(nearest.size(), nearest_distance)) {
+      nearest = std::move(differences);
+      nearest_distance = distance;
+    }
     any = true;
     return true;
   }));

@@ -133,7 +133,8 @@ TEST_F(TunerSearchTest, OnlyMatchingCandidatesAreTriedAndThePickIsNotKept) {
 TEST_F(TunerSearchTest, AnExpressionThatMatchesNothingIsSaidToBeSo) {
   v1::TuneRequest request = RequestFor(5376, 4096, 16);
   request.set_only("no such config");
-  EXPECT_THAT(Tune(request).result.error(), HasSubstr("no candidate"));
+  EXPECT_THAT(Tune(request).result.error(),
+              AllOf(HasSubstr("no legal candidate"), HasSubstr("matches only = \"no such config\"")));
 }
 
 TEST_F(TunerSearchTest, TheCountBudgetHoldsAndItsPickIsNotKept) {
@@ -291,6 +292,16 @@ TEST_F(TunerSearchTest, ExplainTellsWhichFieldMadeAMiss) {
     fields.push_back(difference.field());
   }
   EXPECT_THAT(fields, testing::ElementsAre("format", "epilogue"));
+}
+
+TEST_F(TunerSearchTest, ExplainComparesWithTheNearestOfSeveralShapes) {
+  Tune(RequestFor(1024, 4096, 16));
+  Tune(RequestFor(5376, 4096, 16));
+  for (const auto& [n, stored] : {std::pair<int64_t, const char*>{1040, "1024"}, {5400, "5376"}}) {
+    const v1::ExplainResponse explained = Explain(n, 4096, 16);
+    ASSERT_EQ(explained.differences_size(), 1) << explained.answer();
+    EXPECT_EQ(explained.differences(0).stored(), stored);
+  }
 }
 
 TEST_F(TunerSearchTest, ExplainTellsWhatMadeAPickStale) {
