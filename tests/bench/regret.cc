@@ -4,7 +4,7 @@
 // much slower each pick is than the best of that union.
 //
 //   bin/regret --out regret.json            at most 6 minutes
-//   bin/regret --mode splits|shapes|placement|verify --seconds 60 --out FILE.json     (regret_modes.h)
+//   bin/regret --mode splits|shapes|placement|company|verify --seconds 60 --out FILE.json (regret_modes.h)
 //
 // In this order: EXHAUSTIVE (what is picked), BALANCED twice in fresh processes with an empty store of picks
 // (do they agree?), BALANCED three times while one process per core spins (a busy host), the same once with
@@ -31,6 +31,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/subprocess.h"
+#include "server/pick_choice.h"
 #include "server/proto_convert.h"
 #include "server/strategy/strategy.h"
 #include "spdlog/spdlog.h"
@@ -84,6 +85,28 @@ Regrets RegretsOf(const Run& run, const Reference& reference, const std::vector<
     regrets.Add(RegretOf(timed->second.at(candidate), FastestOf(timed->second)), pairs[i].name);
   }
   return regrets;
+}
+
+// Why a run's pick is more than 1 % slower than the best of the reference; null when it is not.
+//   not_planned: nothing within 1 % of the best was timed at all
+//   screening: what was is too slow for a finalist by the run's own times
+//   race: the run's own times of it and of the pick are within the finalists' band
+Json CauseOf(const Picked& picked, size_t pair, const Times& times) {
+  const double best = FastestOf(times);
+  const auto pick = picked.by_pair.find(pair);
+  if (pick == picked.by_pair.end() || RegretOf(times.at(pick->second), best) <= 1.01) return nullptr;
+  const auto seen = picked.seen.find(pair);
+  if (seen == picked.seen.end() || seen->second.count(pick->second) == 0) return "unknown";
+  const double pick_us = seen->second.at(pick->second).us;
+  const char* cause = "not_planned";
+  for (const auto& [candidate, us] : times) {
+    if (RegretOf(us, best) > 1.01) continue;
+    const auto timed = seen->second.find(candidate);
+    if (timed == seen->second.end()) continue;
+    if (timed->second.us <= pick_us * (1 + kFinalistBand)) return "race";
+    cause = "screening";
+  }
+  return cause;
 }
 
 // Of two runs: pairs with the same pick, or with picks within 1 % by the reference.
@@ -232,7 +255,18 @@ absl::StatusOr<Json> RegretOfPairs(TuningBench& bench, const std::vector<BenchPa
     for (const auto& [candidate, us] : timed) entry["us"][CandidateName(candidate)] = us;
     for (const Run& run : runs) {
       const auto pick = run.picked.by_pair.find(i);
-      if (pick != run.picked.by_pair.end()) entry["picks"][run.name] = CandidateName(pick->second);
+      if (pick == run.picked.by_pair.end()) continue;
+      entry["picks"][run.name] = CandidateName(pick->second);
+      if (Json cause = CauseOf(run.picked, i, timed); !cause.is_null()) {
+        json["causes"][run.name][cause.get<std::string>()].push_back(pairs[i].name);
+      }
+      // What the run itself saw: [us, samples].
+      const auto seen = run.picked.seen.find(i);
+      for (const auto& [candidate, us] : timed) {
+        if (seen == run.picked.seen.end() || seen->second.count(candidate) == 0) continue;
+        const SeenTime& one = seen->second.at(candidate);
+        entry["seen"][run.name][CandidateName(candidate)] = {one.us, one.samples};
+      }
     }
   }
   std::printf("\n%-26s %6s %7s %7s %6s %6s  worst pair\n", "run", "pairs", "mean", "worst", "> 1 %", "> 2 %");
@@ -261,6 +295,7 @@ absl::Status RunMode(const Options& options, Spawner& spawner, Spinners& spinner
   if (options.mode == "splits") json = RegretOfSplits(*bench, pairs, options.seconds);
   if (options.mode == "shapes") json = NovelShapes(*bench, options.shapes, options.seconds);
   if (options.mode == "verify") json = VerifyNovelShapes(*bench, options.shapes, options.seconds);
+  if (options.mode == "company") json = CostOfCompany(*bench, pairs, options.seconds);
   if (options.mode == "placement") json = SpreadOfPlacements(*bench, pairs, options.seconds);
   QGEMM_RETURN_IF_ERROR(json.status());
   (*json)["pairs_asked"] = asked;
@@ -273,7 +308,7 @@ absl::Status RunMode(const Options& options, Spawner& spawner, Spinners& spinner
 int Usage() {
   std::fprintf(
       stderr,
-      "usage: regret [--mode pairs|splits|shapes|verify|placement] [--out FILE.json] [--seconds 360] "
+      "usage: regret [--mode pairs|splits|shapes|verify|placement|company] [--out FILE.json] [--seconds 360] "
       "[--busy-runs 3] [--shapes 32] [--pairs FILE.json] [--device auto|UUID] [--quick]\n");
   return 2;
 }

@@ -28,6 +28,11 @@ namespace qgemm {
 [[nodiscard]] absl::StatusOr<Json> SpreadOfPlacements(TuningBench& bench, const std::vector<BenchPair>& pairs,
                                                       double seconds);
 
+// What its company does to a candidate's time: fast candidates of pairs with short kernels, timed alone, with
+// each other, and with each other in the opposite order; with RoundsOptions.rewarm and without.
+[[nodiscard]] absl::StatusOr<Json> CostOfCompany(TuningBench& bench, const std::vector<BenchPair>& pairs,
+                                                 double seconds);
+
 }  // namespace qgemm
 
 #endif  // QGEMM_TESTS_BENCH_REGRET_MODES_H_

@@ -2,7 +2,7 @@
 // (tests/replay/recorded_timings.h) of int4, group 128, bf16 on an H200; each session is a fresh daemon that
 // tunes every cell in turn:
 //   strategy_replay [--efforts balanced,exhaustive] [--sessions 20] [--placement-us 0.2]
-//       [--placements 32] [--least 60] FILE...
+//       [--placements 32] [--company-us 0.25] [--no-rewarm] [--least 60] FILE...
 // Only candidates that were recorded can win; cells with fewer than --least of them are left out. Prints per
 // cell and effort: mean and worst regret (recorded time of the pick over the smallest one), how often two
 // sessions that follow each other pick the same candidate or one whose recorded time is within 1 %, and
@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct Options {
   std::vector<v1::Effort> efforts = {v1::EFFORT_BALANCED};
   int sessions = 20;
   NoiseModel noise;
+  bool rewarm = true;
   int least = 60;
   std::vector<std::string> files;
 };
@@ -38,6 +40,7 @@ struct Tally {
   int agree = 0;
   int same = 0;
   double gpu_s = 0;
+  std::map<Missed, int> missed;
 
   void Add(const ReplayOutcome& outcome, const ReplayOutcome* before) {
     ++count;
@@ -45,16 +48,19 @@ struct Tally {
     worst = std::max(worst, outcome.regret);
     over += outcome.regret > 1.01 ? 1 : 0;
     gpu_s += outcome.gpu_s;
+    ++missed[outcome.missed];
     if (before == nullptr) return;
     ++pairs;
     same += outcome.candidate == before->candidate ? 1 : 0;
     const double ratio = outcome.true_us / before->true_us;
     agree += ratio < 1.01 && ratio > 1 / 1.01 ? 1 : 0;
   }
-  void Print(const std::string& name) const {
+  void Print(const std::string& name) {
     std::printf(
-        "%-24s regret mean %.4f worst %.4f above 1 %% %3d of %3d; same %3d, within 1 %% %3d of %3d; %.3f s\n",
-        name.c_str(), regret_sum / count, worst, over, count, same, agree, pairs, gpu_s / count);
+        "%-24s regret mean %.4f worst %.4f above 1 %% %3d of %3d (not planned %d, screening %d, race %d); "
+        "same %3d, within 1 %% %3d of %3d; %.3f s\n",
+        name.c_str(), regret_sum / count, worst, over, count, missed[Missed::kNotPlanned],
+        missed[Missed::kScreening], missed[Missed::kRace], same, agree, pairs, gpu_s / count);
   }
 };
 
@@ -70,7 +76,7 @@ int Report(const RecordedTimings& timings, const Options& options) {
     Tally all;
     std::map<Cell, ReplayOutcome> last;
     for (int session = 0; session < options.sessions; ++session) {
-      ReplaySession daemon(timings, options.noise, 1000 + session);
+      ReplaySession daemon(timings, options.noise, 1000 + session, options.rewarm);
       for (const auto& [cell, candidates] : timings) {
         const absl::StatusOr<ReplayOutcome> outcome = daemon.Tune(cell, effort);
         if (!outcome.ok()) {
@@ -85,7 +91,7 @@ int Report(const RecordedTimings& timings, const Options& options) {
       }
     }
     std::printf("%s\n", EffortName(effort));
-    for (const auto& [cell, tally] : tallies) {
+    for (auto& [cell, tally] : tallies) {
       tally.Print(std::to_string(cell.n) + "x" + std::to_string(cell.k) + " M " + std::to_string(cell.m));
     }
     all.Print("all");
@@ -96,7 +102,7 @@ int Report(const RecordedTimings& timings, const Options& options) {
 int Usage() {
   std::fprintf(stderr,
                "usage: strategy_replay [--efforts balanced,exhaustive] [--sessions N] [--placement-us US] "
-               "[--placements N] [--least N] FILE...\n");
+               "[--placements N] [--company-us US] [--no-rewarm] [--least N] FILE...\n");
   return 2;
 }
 
@@ -111,6 +117,10 @@ int Main(int argc, char** argv) {
       if (!absl::SimpleAtoi(argv[++i], &options.least)) return Usage();
     } else if (argument == "--placement-us" && !last) {
       if (!absl::SimpleAtod(argv[++i], &options.noise.placement_us)) return Usage();
+    } else if (argument == "--no-rewarm") {
+      options.rewarm = false;
+    } else if (argument == "--company-us" && !last) {
+      if (!absl::SimpleAtod(argv[++i], &options.noise.company_us)) return Usage();
     } else if (argument == "--placements" && !last) {
       if (!absl::SimpleAtoi(argv[++i], &options.noise.placements)) return Usage();
     } else if (argument == "--efforts" && !last) {

@@ -174,6 +174,7 @@ absl::StatusOr<Picked> TuningBench::Tune(const std::string& what, absl::Span<con
   MemoryStore store;
   QGEMM_RETURN_IF_ERROR(CopyKernels(kernels_, store));
   GpuProcessOptions gpu_options = GpuOptions();
+  gpu_options.rewarm = options.rewarm;
   TunerOptions tuner_options;
   if (options.host_timed) {
     gpu_options.host_timed = true;
@@ -214,6 +215,7 @@ absl::StatusOr<Picked> TuningBench::Tune(const std::string& what, absl::Span<con
         }
         picked.by_pair[i] = CandidateOf(result.pick());
         if (result.pick().confidence() == v1::CONFIDENCE_LOW) picked.low_confidence.insert(i);
+        picked.seen[i] = TimedBy(tuner, pairs[i]);
         if (options.tuned) options.tuned(i, tuner);
       }
     }
@@ -248,6 +250,20 @@ std::vector<Candidate> TuningBench::Fastest(Tuner& tuner, const BenchPair& pair,
   return fastest;
 }
 
+std::map<Candidate, SeenTime> TuningBench::TimedBy(Tuner& tuner, const BenchPair& pair) {
+  v1::ExplainRequest request;
+  *request.mutable_problem() = pair.problem;
+  request.set_m(pair.m);
+  std::map<Candidate, SeenTime> timed;
+  const absl::StatusOr<v1::ExplainResponse> explained = tuner.Explain(request);
+  if (!explained.ok()) return timed;
+  for (const v1::ExplainedCandidate& one : explained->candidates()) {
+    const absl::StatusOr<Candidate> candidate = ParseCandidate(one.candidate());
+    if (candidate.ok() && one.has_center_us()) timed[*candidate] = {one.center_us(), one.samples()};
+  }
+  return timed;
+}
+
 absl::StatusOr<internal::KernelRecord> TuningBench::KernelFor(const Candidate& candidate,
                                                               const KernelSignature& signature) {
   const KernelSupply::Requested requested =
@@ -260,7 +276,8 @@ absl::StatusOr<internal::KernelRecord> TuningBench::KernelFor(const Candidate& c
 TuningBench::Clockwork::Clockwork(TuningBench& bench, GpuProcessOptions options)
     : bench_(bench), gpu_(&bench.spawner_, std::move(options), &RealClock()) {}
 
-absl::StatusOr<std::unique_ptr<TuningBench::Clockwork>> TuningBench::StartClockwork(int placements) {
+absl::StatusOr<std::unique_ptr<TuningBench::Clockwork>> TuningBench::StartClockwork(int placements,
+                                                                                    bool rewarm) {
   if (support_cubin_.empty()) {
     QGEMM_ASSIGN_OR_RETURN(toolchain_, pool_->Toolchain());
     const KernelSupply::Requested support =
@@ -271,6 +288,7 @@ absl::StatusOr<std::unique_ptr<TuningBench::Clockwork>> TuningBench::StartClockw
   }
   GpuProcessOptions options = GpuOptions();
   options.placements = placements;
+  options.rewarm = rewarm;
   std::unique_ptr<Clockwork> clockwork(new Clockwork(*this, std::move(options)));
   QGEMM_RETURN_IF_ERROR(clockwork->gpu_.Describe().status());
   clockwork->gpu_.SetSupportKernels(support_cubin_);
@@ -287,9 +305,14 @@ absl::StatusOr<GpuCandidate> TuningBench::Clockwork::ForGpu(const Candidate& can
 
 absl::StatusOr<Times> TuningBench::Clockwork::Time(const BenchPair& pair,
                                                    const std::set<Candidate>& candidates, double window_s) {
+  return TimeInOrder(pair, {candidates.begin(), candidates.end()}, window_s);
+}
+
+absl::StatusOr<Times> TuningBench::Clockwork::TimeInOrder(const BenchPair& pair,
+                                                          const std::vector<Candidate>& order,
+                                                          double window_s) {
   QGEMM_ASSIGN_OR_RETURN(const Problem problem, ProblemFromProto(pair.problem));
   QGEMM_RETURN_IF_ERROR(gpu_.Prepare(problem, pair.m));
-  const std::vector<Candidate> order(candidates.begin(), candidates.end());
   std::vector<internal::KernelRecord> records(order.size());
   std::vector<GpuCandidate> timed;
   for (size_t i = 0; i < order.size(); ++i) {

@@ -84,9 +84,16 @@ class Regrets {
   std::string worst_of_;
 };
 
+// What a run timed of one candidate.
+struct SeenTime {
+  double us = 0;  // what timings are compared by
+  int samples = 0;
+};
+
 // What one run of the tuner picked.
 struct Picked {
   std::map<size_t, Candidate> by_pair;
+  std::map<size_t, std::map<Candidate, SeenTime>> seen;  // per pair, what was timed at all
   std::set<size_t> low_confidence;
   double wall_s = 0;
   double gpu_s = 0;
@@ -97,6 +104,7 @@ struct Picked {
 struct TuneOptions {
   v1::Effort effort = v1::EFFORT_BALANCED;
   std::string only;         // TuneRequest.only
+  bool rewarm = true;       // RoundsOptions.rewarm
   bool host_timed = false;  // event-timed from the host, in one place, without a race: the control
   double limit_s = 1e9;     // pairs that are not begun by then are left out
   int clients = 1;          // pairs asked for at once: one's kernels compile while another's are timed
@@ -120,6 +128,8 @@ class TuningBench {
   // `allowed` admits.
   static std::vector<Candidate> Fastest(Tuner& tuner, const BenchPair& pair, int count,
                                         const std::function<bool(const Candidate&)>& allowed);
+  // Every candidate of a tuned pair that was timed.
+  static std::map<Candidate, SeenTime> TimedBy(Tuner& tuner, const BenchPair& pair);
 
   // One GPU process that times with long windows. Not for use while a tuning runs.
   class Clockwork {
@@ -127,6 +137,8 @@ class TuningBench {
     // Interleaved rounds of all candidates for `window_s` per candidate, a quarter of it to warm up.
     [[nodiscard]] absl::StatusOr<Times> Time(const BenchPair& pair, const std::set<Candidate>& candidates,
                                              double window_s);
+    [[nodiscard]] absl::StatusOr<Times> TimeInOrder(const BenchPair& pair,
+                                                    const std::vector<Candidate>& order, double window_s);
     // Candidates of `of` that fail verification (guards, wrong results), with the reason.
     [[nodiscard]] absl::StatusOr<std::vector<std::string>> Verify(const BenchPair& pair,
                                                                   const std::set<Candidate>& of);
@@ -140,8 +152,9 @@ class TuningBench {
     TuningBench& bench_;
     GpuProcess gpu_;
   };
-  // `placements`: 0 = as the tuner.
-  [[nodiscard]] absl::StatusOr<std::unique_ptr<Clockwork>> StartClockwork(int placements = 0);
+  // `placements`: 0 = as the tuner. `rewarm`: RoundsOptions.rewarm.
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<Clockwork>> StartClockwork(int placements = 0,
+                                                                          bool rewarm = true);
 
   // The mean over `processes` fresh GPU processes, each with its share of the window; what one process has
   // its own way, such as where its memory lies, is not taken for the truth. Pairs that cannot be timed are
