@@ -36,6 +36,18 @@ constexpr size_t kMaxClientIdBytes = 128;
 constexpr int kPingIntervalMs = 20'000;
 constexpr int kPingTimeoutMs = 10'000;
 
+// FailedPrecondition: the daemon does not know what the problem asks for, and left it out unsaid.
+absl::Status CheckSameClass(const v1::Problem& asked, const v1::Pick& pick) {
+  const auto is_int8 = [](const v1::Problem& problem) {
+    return problem.act_quantization() == v1::ACTIVATION_QUANTIZATION_INT8;
+  };
+  if (is_int8(asked) == is_int8(pick.problem())) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the daemon answered ", asked.n(), "x", asked.k(), " with", is_int8(asked) ? "" : "out",
+                   " int8 activations by a pick with", is_int8(asked) ? "out" : "",
+                   ": it is of another version; `qgemmctl version` shows both"));
+}
+
 class GrpcClient final : public Client {
  public:
   // `parent`: null, or the client this one is derived from.
@@ -272,7 +284,18 @@ absl::StatusOr<v1::TuneSummary> GrpcClient::TuneOnce(absl::Time deadline, const 
                                                      absl::FunctionRef<void(const v1::TuneEvent&)> on_event) {
   Call call(*this, deadline);
   QGEMM_RETURN_IF_ERROR(call.Start());
-  return ReadEvents(*tuner_->Tune(call.context(), request), on_event);
+  absl::Status same_class;
+  absl::StatusOr<v1::TuneSummary> summary =
+      ReadEvents(*tuner_->Tune(call.context(), request), [&](const v1::TuneEvent& event) {
+        const v1::TuneResult& result = event.result();
+        if (result.has_pick() && result.problem_index() >= 0 &&
+            result.problem_index() < request.problems_size()) {
+          same_class.Update(CheckSameClass(request.problems(result.problem_index()), result.pick()));
+        }
+        if (same_class.ok()) on_event(event);
+      });
+  if (summary.ok() && !same_class.ok()) return same_class;
+  return summary;
 }
 
 absl::StatusOr<v1::TuneSummary> GrpcClient::ReadEvents(
@@ -382,6 +405,10 @@ absl::StatusOr<v1::LookupResponse> GrpcClient::Lookup(const v1::LookupRequest& r
   if (response.answers_size() != request.keys_size()) {
     return absl::InternalError(
         absl::StrCat("the daemon answered ", response.answers_size(), " of ", request.keys_size(), " keys"));
+  }
+  for (int i = 0; i < response.answers_size(); ++i) {
+    if (!response.answers(i).has_pick()) continue;
+    QGEMM_RETURN_IF_ERROR(CheckSameClass(request.keys(i).problem(), response.answers(i).pick()));
   }
   return response;
 }

@@ -28,6 +28,18 @@ absl::string_view ZeroPointWord(v1::ZeroPoint zero) {
   }
 }
 
+absl::string_view ActivationQuantizationWord(v1::ActivationQuantization quantization) {
+  switch (quantization) {
+    case v1::ACTIVATION_QUANTIZATION_UNSPECIFIED:
+    case v1::ACTIVATION_QUANTIZATION_NONE:
+      return ActivationQuantizationName(ActivationQuantization::kNone);
+    case v1::ACTIVATION_QUANTIZATION_INT8:
+      return ActivationQuantizationName(ActivationQuantization::kInt8);
+    default:
+      return "";
+  }
+}
+
 absl::string_view ActivationWord(v1::Activation activation) {
   switch (activation) {
     case v1::ACTIVATION_UNSPECIFIED:

@@ -13,9 +13,11 @@ namespace qgemm {
 absl::string_view ScalarTypeWord(v1::ScalarType type);        // "bf16", "fp16", "fp32"
 absl::string_view ZeroPointWord(v1::ZeroPoint zero);          // "none", "int", "float"
 absl::string_view ActivationWord(v1::Activation activation);  // "none" (also for unspecified), "silu", ...
-absl::string_view PickSourceWord(v1::PickSource source);      // "MEASURED", "MODEL"
-absl::string_view ReductionWord(v1::Reduction reduction);     // "none", "workspace", "cluster"
-absl::string_view EffortWord(v1::Effort effort);              // "exhaustive", "balanced", "model-only"
+// "none" (also for unspecified), "int8"
+absl::string_view ActivationQuantizationWord(v1::ActivationQuantization quantization);
+absl::string_view PickSourceWord(v1::PickSource source);   // "MEASURED", "MODEL"
+absl::string_view ReductionWord(v1::Reduction reduction);  // "none", "workspace", "cluster"
+absl::string_view EffortWord(v1::Effort effort);           // "exhaustive", "balanced", "model-only"
 
 }  // namespace qgemm
 

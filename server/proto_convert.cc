@@ -57,6 +57,19 @@ absl::StatusOr<Activation> ActivationFromProto(v1::Activation activation) {
   }
 }
 
+absl::StatusOr<ActivationQuantization> QuantizationFromProto(v1::ActivationQuantization quantization) {
+  switch (quantization) {
+    case v1::ACTIVATION_QUANTIZATION_UNSPECIFIED:  // what an old client sends
+    case v1::ACTIVATION_QUANTIZATION_NONE:
+      return ActivationQuantization::kNone;
+    case v1::ACTIVATION_QUANTIZATION_INT8:
+      return ActivationQuantization::kInt8;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat(
+          "act_quantization is the unknown kind ", static_cast<int>(quantization), "; allowed: NONE, INT8"));
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Problem> ProblemFromProto(const v1::Problem& proto) {
@@ -69,6 +82,7 @@ absl::StatusOr<Problem> ProblemFromProto(const v1::Problem& proto) {
   if (proto.out() != v1::SCALAR_TYPE_UNSPECIFIED) {
     QGEMM_ASSIGN_OR_RETURN(signature.out, ScalarTypeFromProto("out", proto.out()));
   }
+  QGEMM_ASSIGN_OR_RETURN(signature.quantization, QuantizationFromProto(proto.act_quantization()));
   signature.format.bits = proto.format().bits();
   signature.format.group_size = proto.format().group_size();
   // 0 is what an old client sends.

@@ -64,6 +64,9 @@ std::vector<v1::KeyDifference> KeyDifferences(const Problem& problem, int m_buck
                       WeightFormatName(stored->signature.format));
   differences.Compare("act", std::string(ScalarTypeName(problem.signature.act)),
                       std::string(ScalarTypeName(stored->signature.act)));
+  differences.Compare("act_quantization",
+                      std::string(ActivationQuantizationName(problem.signature.quantization)),
+                      std::string(ActivationQuantizationName(stored->signature.quantization)));
   differences.Compare("out", std::string(ScalarTypeName(problem.signature.out)),
                       std::string(ScalarTypeName(stored->signature.out)));
   differences.Compare("epilogue", EpilogueText(problem.signature), EpilogueText(stored->signature));

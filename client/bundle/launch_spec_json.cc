@@ -200,6 +200,7 @@ Json ToJson(const Problem& problem) {
             {"zero", word(ZeroPointName(signature.format.zero_point))},
             {"scale_levels", signature.format.scale_levels}}},
           {"act", word(ScalarTypeName(signature.act))},
+          {"act_quantization", word(ActivationQuantizationName(signature.quantization))},
           {"out", word(ScalarTypeName(signature.out))},
           {"epilogue",
            {{"bias", signature.epilogue.bias},
@@ -215,6 +216,10 @@ absl::StatusOr<Problem> ProblemFromJson(const Json& json) {
   problem.k = fields.Long("k", 1);
   problem.signature.act = Parsed(fields, "act", ParseScalarType);
   problem.signature.out = Parsed(fields, "out", ParseScalarType);
+  // Bundles of before there was such a thing do not say.
+  if (fields.Has("act_quantization")) {
+    problem.signature.quantization = Parsed(fields, "act_quantization", ParseActivationQuantization);
+  }
   JsonFields format(fields.Object("format"), "problem.format");
   JsonFields epilogue(fields.Object("epilogue"), "problem.epilogue");
   QGEMM_RETURN_IF_ERROR(fields.status());

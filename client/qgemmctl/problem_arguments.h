@@ -20,6 +20,7 @@ struct ProblemArguments {
   std::string format = "int4";
   std::string group_size = "128";
   std::string act = "bf16";
+  std::string act_quant = "none";
   std::string out;  // empty: the activation type
   std::string zero = "none";
   std::string scale;  // empty: the activation type, fp16 with two levels

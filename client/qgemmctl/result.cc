@@ -89,6 +89,7 @@ Json ResultToJson(const Result& result) {
   json["format"] = FormatWord(problem.format());
   json["group_size"] = problem.format().group_size();
   json["act"] = Text(ScalarTypeWord(problem.act()));
+  json["act_quantization"] = Text(ActivationQuantizationWord(problem.act_quantization()));
   json["out"] = Text(ScalarTypeWord(problem.out()));
   json["zero"] = Text(ZeroPointWord(problem.format().zero_point()));
   json["scale"] = Text(ScalarTypeWord(problem.format().scale_type()));
@@ -187,6 +188,7 @@ std::string SignatureWord(const v1::Problem& problem) {
       FormatWord(format), "-", format.group_size() == 0 ? "channel" : absl::StrCat("g", format.group_size()),
       " ", ScalarTypeWord(problem.act()));
   // What is as it mostly is goes without saying.
+  if (problem.act_quantization() == v1::ACTIVATION_QUANTIZATION_INT8) absl::StrAppend(&word, " as int8");
   if (problem.out() != v1::SCALAR_TYPE_UNSPECIFIED && problem.out() != problem.act()) {
     absl::StrAppend(&word, " out ", ScalarTypeWord(problem.out()));
   }

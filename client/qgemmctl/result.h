@@ -27,11 +27,11 @@ struct Result {
 // A result for a problem of the request, without a pick yet.
 Result ResultFor(const RequestedProblem& requested, int m_bucket);
 
-// The keys that scripts rely on, in their order: layers n k m_bucket format group_size act out zero scale
-// scale_levels epilogue target source cached stale config split_k reduction time_us predicted_us spread_us
-// confidence kernel_sha256 candidates verified timed rejected. group_size is 0 when channel-wise; epilogue is
-// "none" or some of bias, an activation, gated and residual, as in "bias+silu". Without a pick those that need
-// one are null and "error" says why.
+// The keys that scripts rely on, in their order: layers n k m_bucket format group_size act
+// act_quantization out zero scale scale_levels epilogue target source cached stale config split_k reduction
+// time_us predicted_us spread_us confidence kernel_sha256 candidates verified timed rejected. group_size is 0
+// when channel-wise; epilogue is "none" or some of bias, an activation, gated and residual, as in
+// "bias+silu". Without a pick those that need one are null and "error" says why.
 nlohmann::ordered_json ResultToJson(const Result& result);
 
 // One line per result, for people; format and target stand above them where all share them.
@@ -39,7 +39,8 @@ std::string ResultsTable(const std::vector<Result>& results);
 
 // "5376x4096 int4-g128 bf16 M <= 16", for messages.
 std::string ResultName(const Result& result);
-// "int4-g128 bf16", with " out fp32", " scale fp16x2" (two levels), " zint" and " bias+silu" where they are.
+// "int4-g128 bf16", with " as int8", " out fp32", " scale fp16x2" (two levels), " zint" and " bias+silu"
+// where they are.
 std::string SignatureWord(const v1::Problem& problem);
 
 }  // namespace qgemm

@@ -27,6 +27,16 @@ v1::ZeroPoint ZeroPointToProto(ZeroPoint zero) {
   return v1::ZERO_POINT_UNSPECIFIED;
 }
 
+v1::ActivationQuantization QuantizationToProto(ActivationQuantization quantization) {
+  switch (quantization) {
+    case ActivationQuantization::kNone:
+      return v1::ACTIVATION_QUANTIZATION_NONE;
+    case ActivationQuantization::kInt8:
+      return v1::ACTIVATION_QUANTIZATION_INT8;
+  }
+  return v1::ACTIVATION_QUANTIZATION_UNSPECIFIED;
+}
+
 v1::Activation ActivationToProto(Activation activation) {
   switch (activation) {
     case Activation::kNone:
@@ -55,6 +65,7 @@ v1::Problem ProblemToProto(const Problem& problem) {
   proto.mutable_format()->set_scale_levels(signature.format.scale_levels);
   proto.set_act(ScalarTypeToProto(signature.act));
   proto.set_out(ScalarTypeToProto(signature.out));
+  proto.set_act_quantization(QuantizationToProto(signature.quantization));
   proto.mutable_epilogue()->set_bias(signature.epilogue.bias);
   proto.mutable_epilogue()->set_activation(ActivationToProto(signature.epilogue.activation));
   proto.mutable_epilogue()->set_gated(signature.epilogue.gated);

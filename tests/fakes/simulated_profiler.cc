@@ -180,7 +180,7 @@ absl::StatusOr<internal::ScreenReply> SimulatedProfiler::Screen(const internal::
   if (Matches("OUT_OF_BOUNDS", name)) {
     return fail(internal::CANDIDATE_FAILURE_OUT_OF_BOUNDS, "simulated: a guard was touched");
   }
-  reply.set_relative_error(ToleranceFor(problem_.signature.act) * (0.5 + 0.2 * UnitHash("error " + name)));
+  reply.set_relative_error(ToleranceFor(problem_.signature) * (0.5 + 0.2 * UnitHash("error " + name)));
   if (request.time_budget_ms() > 0) {
     QGEMM_ASSIGN_OR_RETURN(*reply.mutable_timing(), TimingOf(candidate));
   }

@@ -81,6 +81,7 @@ v1::Problem SomeProblem(ByteSource& source) {
   problem.mutable_format()->set_scale_levels(static_cast<int>(source.Nearly(source.Below(3))));
   problem.set_act(static_cast<v1::ScalarType>(source.Nearly(1 + source.Below(2))));
   problem.set_out(static_cast<v1::ScalarType>(source.Nearly(source.Rarely(4) ? 3 : 0)));
+  problem.set_act_quantization(static_cast<v1::ActivationQuantization>(source.Nearly(source.Below(3))));
   v1::Epilogue* epilogue = problem.mutable_epilogue();
   epilogue->set_bias(source.Rarely(2));
   epilogue->set_activation(static_cast<v1::Activation>(source.Nearly(source.Below(5))));

@@ -68,6 +68,61 @@ TEST_F(DaemonTest, ServesItsPicksAgainAfterKillMinusNine) {
   EXPECT_EQ(other.results.size(), 2u);
 }
 
+// One shape without and with int8 activations: two classes, which a restart keeps apart, too.
+TEST_F(DaemonTest, Int8ActivationsAreTunedAndServedApart) {
+  Start(/*gpu=*/true);
+  SKIP_WITHOUT_NVRTC();
+  v1::TuneRequest plain = RequestFor(Int4Problem(512, 1024), {16}, v1::EFFORT_QUICK);
+  v1::TuneRequest int8 = plain;
+  int8.mutable_problems(0)->set_act_quantization(v1::ACTIVATION_QUANTIZATION_INT8);
+  const auto lookup = [&](v1::Problem problem, int64_t n) {
+    problem.set_n(n);
+    v1::LookupRequest request;
+    *request.add_keys()->mutable_problem() = problem;
+    request.mutable_keys(0)->set_m(16);
+    request.set_allow_similar(true);
+    grpc::ClientContext context;
+    v1::LookupResponse response;
+    const grpc::Status status = tuner_->Lookup(&context, request, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return status.ok() ? response.answers(0) : v1::LookupAnswer();
+  };
+  const TuneAnswer first = Tune(plain);
+  ASSERT_TRUE(first.status.ok()) << first.status.error_message();
+  ASSERT_TRUE(first.results.size() == 1 && first.results[0].has_pick());
+  for (const int64_t n : {512, 640}) {
+    EXPECT_TRUE(lookup(plain.problems(0), n).has_pick()) << n;
+    EXPECT_FALSE(lookup(int8.problems(0), n).has_pick()) << n;
+  }
+
+  const TuneAnswer second = Tune(int8);
+  ASSERT_TRUE(second.status.ok()) << second.status.error_message();
+  ASSERT_TRUE(second.results.size() == 1 && second.results[0].has_pick());
+  EXPECT_FALSE(second.results[0].cached());
+  EXPECT_GT(second.summary.compiles(), 0);
+  const v1::Pick& pick = second.results[0].pick();
+  EXPECT_EQ(pick.source(), v1::PICK_SOURCE_MEASURED);
+  EXPECT_EQ(pick.problem().act_quantization(), v1::ACTIVATION_QUANTIZATION_INT8);
+  EXPECT_NE(pick.kernel().sha256(), first.results[0].pick().kernel().sha256());
+
+  daemon_->Signal(SIGKILL);
+  EXPECT_EQ(daemon_->AwaitExit(), 128 + SIGKILL);
+  Start(/*gpu=*/true);
+  const std::pair<v1::Problem, std::string> expected[] = {
+      {plain.problems(0), first.results[0].pick().kernel().sha256()},
+      {int8.problems(0), pick.kernel().sha256()}};
+  for (const auto& [problem, sha256] : expected) {
+    for (const int64_t n : {512, 640}) {
+      EXPECT_EQ(lookup(problem, n).pick().kernel().sha256(), sha256) << n;
+    }
+  }
+  for (const v1::TuneRequest& request : {plain, int8}) {
+    const TuneAnswer again = Tune(request);
+    ASSERT_TRUE(again.status.ok()) << again.status.error_message();
+    EXPECT_EQ(again.summary.compiles() + again.summary.timings(), 0);
+  }
+}
+
 TEST_F(DaemonTest, TwoClientsAtOnceShareOneTuning) {
   Start(/*gpu=*/true);
   SKIP_WITHOUT_NVRTC();

@@ -341,6 +341,19 @@ TEST(LaunchSpecJson, ComesBackAsItWas) {
   }
 }
 
+TEST(LaunchSpecJson, Int8ActivationsComeBackAndOlderManifestsHaveNone) {
+  Problem problem = SampleProblem();
+  problem.signature.quantization = ActivationQuantization::kInt8;
+  auto json = ToJson(problem);
+  EXPECT_EQ(json["act_quantization"], "int8");
+  EXPECT_EQ(*ProblemFromJson(json), problem);
+  json["act_quantization"] = "int4";
+  EXPECT_THAT(Message(ProblemFromJson(json).status()),
+              ::testing::AllOf(HasSubstr("problem.act_quantization"), HasSubstr("use none or int8")));
+  json.erase("act_quantization");
+  EXPECT_EQ(*ProblemFromJson(json), SampleProblem());
+}
+
 TEST(LaunchSpecJson, NamesEveryFieldThatIsMissing) {
   const auto whole = ToJson(SamplePick(4, kWgmmaConfig, 1, SampleProblem()).launch);
   for (const auto& [key, value] : whole.items()) {

@@ -295,6 +295,50 @@ TEST(Client, EveryKeyNeedsAnAnswer) {
   EXPECT_TRUE(absl::IsInternal(ClientOf(daemon.address())->Lookup(request).status()));
 }
 
+// A daemon of before there were int8 activations does not see that they are asked for.
+TEST(Client, APickOfAnotherActivationClassIsRefused) {
+  FakeDaemon daemon;
+  daemon.answers().lookup = [](const v1::LookupRequest& request, v1::LookupResponse* response) {
+    for (const v1::LookupKey& key : request.keys()) {
+      v1::Pick& pick = *response->add_answers()->mutable_pick();
+      *pick.mutable_problem() = key.problem();
+      pick.mutable_problem()->clear_act_quantization();
+    }
+    return grpc::Status::OK;
+  };
+  daemon.answers().tune = [](const v1::TuneRequest& request, auto* writer) {
+    for (int i = 0; i < request.problems_size(); ++i) {
+      v1::TuneEvent result;
+      result.mutable_result()->set_problem_index(i);
+      *result.mutable_result()->mutable_pick()->mutable_problem() = request.problems(i);
+      result.mutable_result()->mutable_pick()->mutable_problem()->clear_act_quantization();
+      writer->Write(result);
+    }
+    v1::TuneEvent summary;
+    summary.mutable_summary();
+    writer->Write(summary);
+    return grpc::Status::OK;
+  };
+  v1::LookupRequest lookup;
+  v1::TuneRequest tune;
+  lookup.add_keys()->mutable_problem()->set_n(64);
+  tune.add_problems()->set_n(64);
+  const std::unique_ptr<Client> client = ClientOf(daemon.address());
+  EXPECT_TRUE(client->Lookup(lookup).ok());
+  EXPECT_TRUE(client->Tune(tune, [](const v1::TuneEvent&) {}).ok());
+
+  lookup.add_keys()->mutable_problem()->set_act_quantization(v1::ACTIVATION_QUANTIZATION_INT8);
+  tune.add_problems()->set_act_quantization(v1::ACTIVATION_QUANTIZATION_INT8);
+  const auto answers = client->Lookup(lookup);
+  EXPECT_TRUE(absl::IsFailedPrecondition(answers.status())) << answers.status();
+  EXPECT_THAT(Message(answers.status()), AllOf(HasSubstr("int8 activations"), HasSubstr("qgemmctl version")));
+  int results = 0;
+  const auto tuned =
+      client->Tune(tune, [&](const v1::TuneEvent& event) { results += event.has_result() ? 1 : 0; });
+  EXPECT_TRUE(absl::IsFailedPrecondition(tuned.status())) << tuned.status();
+  EXPECT_EQ(results, 1);
+}
+
 TEST(Client, AnswersLargerThanFourMebibytesArrive) {
   FakeDaemon daemon;
   daemon.answers().lookup = [](const v1::LookupRequest& request, v1::LookupResponse* response) {

@@ -123,6 +123,8 @@ TEST(ProblemArguments, EveryFormatTypeAndEpilogueHasAnOption) {
             "64x256 int4-g32-fp16x2-zfloat act bf16 out bf16");
   EXPECT_EQ(name_with({.bias = true, .activation = "gelu_tanh", .gated = true, .residual = true}),
             "64x256 int4-g128-bf16 act bf16 out bf16 bias gelu_tanh gated residual");
+  EXPECT_EQ(name_with({.act_quant = "int8"}), "64x256 int4-g128-bf16 act bf16 as int8 out bf16");
+  EXPECT_EQ(name_with({.act_quant = "none"}), "64x256 int4-g128-bf16 act bf16 out bf16");
   EXPECT_EQ(name_with({.activation = "relu"}), "64x256 int4-g128-bf16 act bf16 out bf16 relu");
 }
 
@@ -148,6 +150,11 @@ TEST(ProblemArguments, ABadFormatIsOneSentence) {
   }
   EXPECT_EQ(error_with({.act = "fp8"}), "act \"fp8\" is not allowed: use bf16, fp16 or (output only) fp32");
   EXPECT_EQ(error_with({.act = "fp32"}), "act fp32 is not allowed: use bf16 or fp16");
+  EXPECT_EQ(error_with({.act_quant = "int4"}), "act_quant \"int4\" is not allowed: use none or int8");
+  EXPECT_EQ(
+      error_with({.format = "int6", .group_size = "16", .act_quant = "int8"}),
+      "group_size 16 is not allowed with int8 activations, whose blocks have 32: use 32, 64, 128, 256 or "
+      "channel-wise");
   EXPECT_EQ(error_with({.out = "fp16"}), "out fp16 is not allowed: use the activation type, bf16, or fp32");
   EXPECT_EQ(error_with({.zero = "half"}), "zero \"half\" is not allowed: use none, int or float");
   EXPECT_EQ(error_with({.scale = "fp32"}), "scale_type fp32 is not allowed: use bf16 or fp16");

@@ -13,12 +13,12 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-constexpr const char* kKeys[] = {"layers",       "n",         "k",          "m_bucket",      "format",
-                                 "group_size",   "act",       "out",        "zero",          "scale",
-                                 "scale_levels", "epilogue",  "target",     "source",        "cached",
-                                 "stale",        "config",    "split_k",    "reduction",     "time_us",
-                                 "predicted_us", "spread_us", "confidence", "kernel_sha256", "candidates",
-                                 "verified",     "timed",     "rejected"};
+constexpr const char* kKeys[] = {
+    "layers",           "n",         "k",          "m_bucket",      "format",       "group_size", "act",
+    "act_quantization", "out",       "zero",       "scale",         "scale_levels", "epilogue",   "target",
+    "source",           "cached",    "stale",      "config",        "split_k",      "reduction",  "time_us",
+    "predicted_us",     "spread_us", "confidence", "kernel_sha256", "candidates",   "verified",   "timed",
+    "rejected"};
 
 std::vector<std::string> KeysOf(const nlohmann::ordered_json& json) {
   std::vector<std::string> keys;
@@ -67,8 +67,8 @@ TEST(ResultJson, NamesEveryReduction) {
 TEST(ResultJson, HoldsThePick) {
   EXPECT_EQ(ResultToJson(MeasuredResult()),
             nlohmann::ordered_json::parse(R"({"layers": "o_proj", "n": 5376, "k": 4096, "m_bucket": 16,
-              "format": "int4", "group_size": 128, "act": "bf16", "out": "bf16", "zero": "none", "scale": "bf16",
-              "scale_levels": 1, "epilogue": "none", "target": "h200", "source": "MEASURED", "cached": false, "stale": false,
+              "format": "int4", "group_size": 128, "act": "bf16", "act_quantization": "none", "out": "bf16",
+              "zero": "none", "scale": "bf16", "scale_levels": 1, "epilogue": "none", "target": "h200", "source": "MEASURED", "cached": false, "stale": false,
               "config": "mma_t2_r2_w4x2_s4_b2_slice_post", "split_k": 4, "reduction": "workspace",
               "time_us": 9.313, "predicted_us": 8.5, "spread_us": 0.125, "confidence": "high",
               "kernel_sha256": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
@@ -100,9 +100,21 @@ TEST(ResultJson, AnOldDaemonsAnswerHasOneScaleLevelAndNoActivation) {
   Result result = MeasuredResult();
   result.problem.mutable_format()->clear_scale_levels();
   result.problem.mutable_epilogue()->clear_activation();
+  result.problem.clear_act_quantization();
   const auto json = ResultToJson(result);
   EXPECT_EQ(json["scale_levels"], 1);
   EXPECT_EQ(json["epilogue"], "none");
+  EXPECT_EQ(json["act_quantization"], "none");
+}
+
+TEST(ResultJson, Int8ActivationsAreNamed) {
+  Problem problem{.n = 64, .k = 256};
+  problem.signature.quantization = ActivationQuantization::kInt8;
+  const Result result = ResultFor({.problem = problem}, 8);
+  EXPECT_EQ(ResultToJson(result)["act"], "bf16");
+  EXPECT_EQ(ResultToJson(result)["act_quantization"], "int8");
+  EXPECT_EQ(ResultName(result), "64x256 int4-g128 bf16 as int8 M <= 8");
+  EXPECT_THAT(ResultsTable({result}), StartsWith("int4-g128 bf16 as int8"));
 }
 
 TEST(ResultName, SaysWhatIsNotAsItMostlyIs) {

@@ -491,6 +491,18 @@ TEST_F(SimilarTest, AnotherFormatsPickIsNone) {
   EXPECT_TRUE(absl::IsInvalidArgument(runtime_->Select(0, 64).status()));
 }
 
+TEST_F(SimilarTest, Int8ActivationsArePickedForNobodyElse) {
+  Tune(q(), 8, kMmaConfig, 2);
+  r().problem.signature.quantization = ActivationQuantization::kInt8;
+  Tune(r(), 64, kMmaConfig, 2);
+  Load();
+  EXPECT_TRUE(runtime_->Select(0, 8).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(runtime_->Select(0, 64).status()));
+  const auto own = runtime_->Select(1, 64);
+  ASSERT_TRUE(own.ok()) << own.status();
+  EXPECT_FALSE(own->is_similar);
+}
+
 TEST_F(SimilarTest, AWorkspaceServesSimilarPicksToo) {
   Tune(q(), 1, kWgmmaConfig, 1);
   Tune(r(), 8, kMmaConfig, 2);

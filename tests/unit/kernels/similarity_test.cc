@@ -97,6 +97,9 @@ TEST(RankSimilar, AnotherSignatureIsNoHint) {
   hints[0].problem.signature.format.group_size = 32;
   EXPECT_THAT(Order(Shape(5376, 4096), 16, hints, ShapeDistance::kLog2L1), IsEmpty());
   hints[0].problem.signature = {};
+  hints[0].problem.signature.quantization = ActivationQuantization::kInt8;
+  EXPECT_THAT(Order(Shape(5376, 4096), 16, hints, ShapeDistance::kLog2L1), IsEmpty());
+  hints[0].problem.signature = {};
   hints[0].problem.signature.epilogue.bias = true;
   EXPECT_THAT(Order(Shape(5376, 4096), 16, hints, ShapeDistance::kLog2L1), IsEmpty());
 }

@@ -147,6 +147,30 @@ TEST(ProtoConvert, RefusesUnknownEnumerators) {
   EXPECT_FALSE(CanonicalEffort(static_cast<v1::Effort>(79)).ok());
 }
 
+TEST(ProtoConvert, Int8ActivationsAreThereForWhoAsksAlone) {
+  v1::Problem proto = MinimalProblem();
+  const Problem plain = *ProblemFromProto(proto);
+  EXPECT_EQ(plain.signature.quantization, ActivationQuantization::kNone);
+  EXPECT_EQ(ProblemToProto(plain).act_quantization(), v1::ACTIVATION_QUANTIZATION_NONE);
+  proto.set_act_quantization(v1::ACTIVATION_QUANTIZATION_NONE);
+  EXPECT_EQ(*ProblemFromProto(proto), plain);
+
+  proto.set_act_quantization(v1::ACTIVATION_QUANTIZATION_INT8);
+  const auto bytes = ProblemFromProto(proto);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_EQ(bytes->signature.quantization, ActivationQuantization::kInt8);
+  EXPECT_EQ(ProblemToProto(*bytes).act_quantization(), v1::ACTIVATION_QUANTIZATION_INT8);
+  EXPECT_EQ(*ProblemFromProto(ProblemToProto(*bytes)), *bytes);
+  EXPECT_NE(ProblemName(*bytes), ProblemName(plain));
+
+  proto.set_act_quantization(static_cast<v1::ActivationQuantization>(75));
+  EXPECT_THAT(ErrorOf(proto), AllOf(HasSubstr("act_quantization"), HasSubstr("75"), HasSubstr("INT8")));
+  proto.set_act_quantization(v1::ACTIVATION_QUANTIZATION_INT8);
+  proto.mutable_format()->set_bits(6);
+  proto.mutable_format()->set_group_size(16);
+  EXPECT_THAT(ErrorOf(proto), HasSubstr("group_size 16 is not allowed with int8 activations"));
+}
+
 TEST(ProtoConvert, RefusesShapesOutOfRange) {
   for (const int64_t bad : {int64_t{0}, int64_t{-1}, int64_t{1} << 31}) {
     v1::Problem proto = MinimalProblem();

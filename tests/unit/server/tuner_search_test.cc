@@ -267,6 +267,66 @@ TEST_F(TunerSearchTest, WinnersOfNearShapesAreTriedFirstOfAll) {
   EXPECT_EQ(second.summary.timings(), static_cast<int64_t>(without.candidates.size()) + (planned ? 0 : 1));
 }
 
+// The class that is tuned first: none or int8 activations.
+class ActivationClassTest : public TunerSearchTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  static v1::Problem Asked(int64_t n, bool int8) {
+    v1::Problem problem = Int4Problem(n, 4096);
+    if (int8) problem.set_act_quantization(v1::ACTIVATION_QUANTIZATION_INT8);
+    return problem;
+  }
+  v1::TuneResult TuneClass(int64_t n, bool int8) {
+    v1::TuneRequest request = RequestFor(n, 4096, 16);
+    *request.mutable_problems(0) = Asked(n, int8);
+    return Tune(request).result;
+  }
+  v1::LookupAnswer LookupNear(int64_t n, bool int8, bool brief = false) {
+    v1::LookupRequest request;
+    *request.add_keys()->mutable_problem() = Asked(n, int8);
+    request.mutable_keys(0)->set_m(16);
+    request.set_allow_similar(true);
+    request.set_brief(brief);
+    clock_.Skip(std::chrono::hours(1));  // past what is remembered
+    const absl::StatusOr<v1::LookupResponse> response = tuner_->Lookup(request);
+    EXPECT_TRUE(response.ok()) << response.status();
+    return response.ok() ? response->answers(0) : v1::LookupAnswer();
+  }
+};
+
+TEST_P(ActivationClassTest, NeverAnswersForTheOther) {
+  const bool first = GetParam();
+  const bool second = !first;
+  const v1::Pick tuned = TuneClass(5376, first).pick();
+  EXPECT_EQ(tuned.problem().act_quantization(),
+            first ? v1::ACTIVATION_QUANTIZATION_INT8 : v1::ACTIVATION_QUANTIZATION_NONE);
+  EXPECT_EQ(LookupNear(5376, first).pick().source(), v1::PICK_SOURCE_MEASURED);
+  const v1::Pick near = LookupNear(5504, first).pick();
+  EXPECT_EQ(near.source(), v1::PICK_SOURCE_SIMILAR);
+  EXPECT_EQ(near.problem().act_quantization(), tuned.problem().act_quantization());
+  EXPECT_EQ(near.kernel().sha256(), tuned.kernel().sha256());
+
+  // Neither the shape's own pick nor a near one's, in full or brief.
+  for (const int64_t n : {5376, 5504}) {
+    EXPECT_FALSE(LookupNear(n, second).has_pick()) << n;
+    EXPECT_FALSE(LookupNear(n, second, /*brief=*/true).has_brief()) << n;
+  }
+  const v1::TuneResult other = TuneClass(5376, second);
+  EXPECT_FALSE(other.cached());
+  EXPECT_NE(other.pick().kernel().sha256(), tuned.kernel().sha256());
+  // Both are there now, and each answers for itself.
+  for (const bool int8 : {false, true}) {
+    const v1::Pick expected = int8 == first ? tuned : other.pick();
+    EXPECT_TRUE(TuneClass(5376, int8).cached());
+    for (const int64_t n : {5376, 5504}) {
+      const v1::Pick pick = LookupNear(n, int8).pick();
+      EXPECT_EQ(pick.kernel().sha256(), expected.kernel().sha256()) << n;
+      EXPECT_EQ(pick.problem().act_quantization(), expected.problem().act_quantization()) << n;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(TunedFirst, ActivationClassTest, ::testing::Bool());
+
 TEST_F(TunerSearchTest, ExplainTellsWhichFieldMadeAMiss) {
   EXPECT_THAT(Explain(5376, 4096, 16).answer(), HasSubstr("holds no pick"));
   Tune(RequestFor(5376, 4096, 16));
@@ -286,12 +346,13 @@ TEST_F(TunerSearchTest, ExplainTellsWhichFieldMadeAMiss) {
   other.mutable_problem()->mutable_format()->set_group_size(64);
   other.mutable_problem()->mutable_epilogue()->set_bias(true);
   other.set_m(16);
+  other.mutable_problem()->set_act_quantization(v1::ACTIVATION_QUANTIZATION_INT8);
   std::vector<std::string> fields;
   const v1::ExplainResponse response = *tuner_->Explain(other);
   for (const v1::KeyDifference& difference : response.differences()) {
     fields.push_back(difference.field());
   }
-  EXPECT_THAT(fields, testing::ElementsAre("format", "epilogue"));
+  EXPECT_THAT(fields, testing::ElementsAre("format", "act_quantization", "epilogue"));
 }
 
 TEST_F(TunerSearchTest, ExplainComparesWithTheNearestOfSeveralShapes) {
