@@ -66,6 +66,8 @@ def fetch(arguments):
             "residual": arguments.residual,
         },
     }
+    if arguments.act_quant != "none":
+        problem["act_quantization"] = f"ACTIVATION_QUANTIZATION_{arguments.act_quant.upper()}"
     picks = look_up(api, problem, arguments)
     for pick in picks:
         sha256 = pick["kernel"]["sha256"]
@@ -383,6 +385,15 @@ def argument_values(spec, driver, pointers, symbols):
 SCALAR_TYPES = {"SCALAR_TYPE_BF16": "bf16", "SCALAR_TYPE_FP16": "fp16", "SCALAR_TYPE_FP32": "fp32"}
 
 
+def as_int8(torch, x):
+    """fp64: what X's bytes are worth, by row and block of 32 along K."""
+    k = x.shape[1]
+    blocks = torch.nn.functional.pad(x.float(), (0, -k % 32)).reshape(x.shape[0], -1, 32)
+    most = blocks.abs().amax(2, keepdim=True)
+    bytes_of = torch.round(blocks * torch.where(most > 0, 127 / most, 0))
+    return ((most / 127).double() * bytes_of.double()).reshape(x.shape[0], -1)[:, :k]
+
+
 class Problem:
     """A random weight and what both sides need of it: its packed planes, and the fp64 matrix it stands for."""
 
@@ -391,6 +402,7 @@ class Problem:
         self.torch, self.n, self.k = torch, int(problem["n"]), int(problem["k"])
         self.act, self.out = SCALAR_TYPES[problem["act"]], SCALAR_TYPES[problem["out"]]
         self.dtype, self.out_dtype = types[self.act], types[self.out]
+        self.int8 = problem.get("act_quantization") == "ACTIVATION_QUANTIZATION_INT8"
         self.format = format = Format(problem["format"])
         epilogue = problem.get("epilogue", {})
         self.activation = epilogue.get("activation", "ACTIVATION_NONE").removeprefix("ACTIVATION_").lower()
@@ -436,7 +448,7 @@ class Problem:
     def expected(self, x, residual):
         """Y in fp64, of PyTorch's own operators."""
         torch = self.torch
-        v = x.double() @ self.dequantized.t()
+        v = (as_int8(torch, x) if self.int8 else x.double()) @ self.dequantized.t()
         if self.bias is not None:
             v = v + self.bias.double()
         activation = {
@@ -585,6 +597,7 @@ def main():
     parser.add_argument("--format", choices=["int4", "int5", "int6", "int8"], default="int4")
     parser.add_argument("--group-size", type=int, default=128, help="-1: channel-wise")
     parser.add_argument("--act", choices=["bf16", "fp16"], default="bf16")
+    parser.add_argument("--act-quant", choices=["none", "int8"], default="none")
     parser.add_argument("--out-type", choices=["bf16", "fp16", "fp32"], help="default: as --act")
     parser.add_argument("--zero", choices=["none", "int", "float"], default="none")
     parser.add_argument("--scale", choices=["bf16", "fp16"], help="default: as --act; fp16 with two levels")

@@ -96,6 +96,17 @@ class Quantization(unittest.TestCase):
         self.assertAlmostEqual(float(q.dequantized[2, 7]),
                                (int(q.codes[2, 7]) - int(q.zeros[2, 0])) * float(q.scales[2, 0]))
 
+    def test_int8_activations_are_the_nearest_bytes_of_their_block(self):
+        x = torch.zeros(2, 40)
+        x[0, 3], x[0, 4], x[0, 5], x[0, 31], x[1, 39] = -127, 2.5, 3.5, 0.25, 254
+        meant = outside.as_int8(torch, x.bfloat16())
+        self.assertEqual(tuple(meant.shape), (2, 40))
+        self.assertEqual([meant[0, i].item() for i in (3, 4, 5, 31, 32)], [-127, 2, 4, 0, 0])
+        self.assertAlmostEqual(meant[1, 39].item(), 254)
+        normal = torch.randn(64, 4096, generator=torch.Generator().manual_seed(5)).bfloat16()
+        error = ((outside.as_int8(torch, normal) - normal.double()).norm() / normal.double().norm()).item()
+        self.assertTrue(0.004 < error < 0.009, error)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -83,13 +83,15 @@ def _problem_to_json(problem):
     f = {"bits": p.format.bits, "group_size": p.format.group_size, "scale": p.format.scale, "zero": p.format.zero,
          "scale_levels": p.format.scale_levels}  # fmt: skip
     epilogue = {"bias": p.bias, "activation": p.activation, "gated": p.gated, "residual": p.residual}
-    return {"n": p.n, "k": p.k, "format": f, "act": p.act, "out": p.out, "epilogue": epilogue}
+    return {"n": p.n, "k": p.k, "format": f, "act": p.act, "act_quantization": p.act_quantization, "out": p.out,
+            "epilogue": epilogue}  # fmt: skip
 
 
 def _problem_from_json(row):
     f = WeightFormat(**{key: row["format"][key] for key in ("bits", "group_size", "scale", "zero", "scale_levels")})
     epilogue = {key: row["epilogue"][key] for key in ("bias", "activation", "gated", "residual")}
-    return Problem(row["n"], row["k"], f, row["act"], out=row["out"], **epilogue)
+    quantization = row.get("act_quantization", "none")  # bundles of before there was such a thing do not say
+    return Problem(row["n"], row["k"], f, row["act"], out=row["out"], act_quantization=quantization, **epilogue)
 
 
 def _pick_to_json(pick):

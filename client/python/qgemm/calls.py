@@ -6,7 +6,7 @@ import re
 
 from qgemm import api
 from qgemm.buckets import bucket_for
-from qgemm.errors import DataLoss, QgemmError
+from qgemm.errors import DataLoss, FailedPrecondition, QgemmError
 from qgemm.results import TuneResults
 from qgemm.types import (
     Kernel,
@@ -74,6 +74,19 @@ def tune_request(problems, m, effort, target, retune, detach=False, priority=0):
     )
 
 
+def _pick_for(problem, message):
+    """The Pick of an answer that has one. FailedPrecondition: the daemon did not see what the problem asks for."""
+    if not message.HasField("pick"):
+        return None
+    pick = Pick.from_proto(message.pick)
+    if pick.problem.act_quantization != problem.act_quantization:
+        raise FailedPrecondition(
+            f"the daemon answered {problem} by a pick with act_quantization {pick.problem.act_quantization}: it is of a "
+            "version without int8 activations, update it"
+        )
+    return pick
+
+
 class TuneCall:
     """The events of one Tune or WatchJob, and the results in the request's order whatever the order of their arrival.
     After a broken stream the same call goes on: what had arrived stays."""
@@ -104,11 +117,11 @@ class TuneCall:
         return None
 
     def _add_result(self, message):
-        pick = Pick.from_proto(message.pick) if message.HasField("pick") else None
-        bucket = message.m_bucket or (pick.m_bucket if pick else 0)
+        bucket = message.m_bucket or message.pick.m_bucket
         if not 0 <= message.problem_index < len(self.problems) or bucket not in self.buckets:
             return  # nobody asked for it
         problem = self.problems[message.problem_index]
+        pick = _pick_for(problem, message)
         reasons = "".join(f"; {r.candidates} candidates: {r.reason}" for r in list(message.rejections)[:3])
         error = "" if pick else (message.error or "the daemon made no pick and gave no reason") + reasons
         self._results[message.problem_index, bucket] = TuneResult(
@@ -141,7 +154,7 @@ class LookupCall:
             raise QgemmError(f"the daemon answered {len(response.answers)} of {len(self._keys)} keys")
         results = []
         for (problem, bucket), answer in zip(self._keys, response.answers):
-            pick = Pick.from_proto(answer.pick) if answer.HasField("pick") else None
+            pick = _pick_for(problem, answer)
             error = "" if pick else answer.miss_reason or "not tuned"
             results.append(TuneResult(problem, bucket, pick, pick is not None, answer.stale, error))
         hits = sum(result.pick is not None for result in results)

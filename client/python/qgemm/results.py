@@ -16,10 +16,15 @@ def _number(value):
     return "-" if value is None else f"{value:.2f}"
 
 
+def _format_cell(problem):
+    quantized = problem.act_quantization != "none"
+    return f"{problem.format} {problem.act} as {problem.act_quantization}" if quantized else str(problem.format)
+
+
 def _cells(result):
     problem, pick = result.problem, result.pick
     bucket = f"{result.m_bucket}+" if result.m_bucket == LADDER[-1] else str(result.m_bucket)
-    start = [str(problem.n), str(problem.k), str(problem.format), bucket]
+    start = [str(problem.n), str(problem.k), _format_cell(problem), bucket]
     if pick is None:
         return [*start, "-", "-", "-", "-", result.error, "-", "-", "-", "-"]
     cached = "stale" if result.stale else "yes" if result.cached else "no"
@@ -73,7 +78,7 @@ class TuneResults(collections.abc.Sequence):
         for result in self._results:
             problem, pick = result.problem, result.pick
             row = {"n": problem.n, "k": problem.k, "m_bucket": result.m_bucket, "format": str(problem.format),
-                   "act": problem.act, "out": problem.canonical().out, "bias": problem.bias,
+                   "act": problem.act, "act_quantization": problem.act_quantization, "out": problem.canonical().out, "bias": problem.bias,
                    "activation": problem.activation, "gated": problem.gated, "residual": problem.residual, "cached": result.cached, "stale": result.stale,
                    "error": result.error}  # fmt: skip
             for field in ("source", "config", "split_k", "reduction", "time_us", "predicted_us", "spread_us",

@@ -98,10 +98,26 @@ def as_format(value):
     return value if isinstance(value, WeightFormat) else WeightFormat.parse(value)
 
 
+def check_act_quantization(word, format):
+    """`word`, if a problem of this format may ask for it; else ValueError, in the daemon's words."""
+    if word not in ("none", "int8"):
+        raise ValueError(f'act_quantization "{word}" is not allowed: use none or int8')
+    if word == "int8" and 0 < format.group_size < 32:
+        raise ValueError(
+            f"group_size {format.group_size} is not allowed with int8 activations, whose blocks have 32: use 32, 64, "
+            "128, 256 or channel-wise"
+        )
+    return word
+
+
 @dataclasses.dataclass(frozen=True)
 class Problem:
     """Y = epilogue(X[M,K] @ dequant(W[N,K])^T). Fixes everything but M. The epilogue, in this order: bias, activation
-    (gated: of row 2j of W, times row 2j + 1; Y has N / 2 columns), residual."""
+    (gated: of row 2j of W, times row 2j + 1; Y has N / 2 columns), residual.
+
+    `act_quantization` "int8": the kernel makes bytes of X, by row and 32 along K, each block by its largest magnitude;
+    faster, and some 0.7 % off on normal X. A class of its own: only who asks for it gets it. Groups of 32 and more, or
+    channel-wise."""
 
     n: int
     k: int
@@ -112,6 +128,7 @@ class Problem:
     activation: str = "none"  # "none", "silu", "gelu_tanh" or "relu"
     gated: bool = False
     residual: bool = False
+    act_quantization: str = "none"  # "none" or "int8"
 
     @classmethod
     def parse(cls, shape, format="int4-g128", act="bf16", bias=False, **epilogue):
@@ -133,6 +150,7 @@ class Problem:
     def __str__(self):
         full = self.canonical()
         words = [f"{self.n}x{self.k} {full.format} act {full.act}"]
+        words += [f"as {self.act_quantization}"] if self.act_quantization != "none" else []
         words += [f"out {full.out}"] if full.out != full.act else []
         words += ["bias"] if self.bias else []
         words += [self.activation] if self.activation != "none" else []
@@ -144,6 +162,10 @@ class Problem:
         message = api.message("Problem")(n=self.n, k=self.k, format=self.format.to_proto(), act=scalar_number("act", self.act))
         if self.out:
             message.out = scalar_number("out", self.out)
+        if self.act_quantization != "none":
+            message.act_quantization = _enum_number(
+                "ActivationQuantization", "ACTIVATION_QUANTIZATION_", "act_quantization", self.act_quantization
+            )
         message.epilogue.bias, message.epilogue.gated, message.epilogue.residual = self.bias, self.gated, self.residual
         if self.activation != "none":
             message.epilogue.activation = _enum_number("Activation", "ACTIVATION_", "activation", self.activation)
@@ -157,6 +179,7 @@ class Problem:
             _enum_word("ScalarType", "SCALAR_TYPE_", message.act), e.bias,
             _enum_word("ScalarType", "SCALAR_TYPE_", message.out),
             _enum_word("Activation", "ACTIVATION_", e.activation) or "none", e.gated, e.residual,
+            _enum_word("ActivationQuantization", "ACTIVATION_QUANTIZATION_", message.act_quantization) or "none",
         ).canonical()  # fmt: skip
 
 

@@ -100,6 +100,25 @@ def test_a_problem_without_a_pick_is_an_error_of_that_result_alone(fake, make):
         results.pick(PROBLEM, 2)
 
 
+def test_an_old_daemon_that_overlooks_int8_activations_is_noticed(fake, make):
+    def script(request, context):
+        plain = qgemm.Problem(request.problems[0].n, request.problems[0].k)
+        yield EVENT(result=api.message("TuneResult")(problem_index=0, m_bucket=1, pick=pick_message(plain, 1)))
+        yield EVENT(summary=api.message("TuneSummary")())
+
+    def lookup(request, context):
+        answer = api.message("LookupAnswer")(pick=pick_message(PROBLEM, 1))
+        return api.message("LookupResponse")(answers=[answer])
+
+    fake.script["Tune"], fake.script["Lookup"] = script, lookup
+    int8 = qgemm.Problem.parse("256x512", act_quantization="int8")
+    with make(fake.address) as client:
+        assert client.tune(PROBLEM, m=1).picks and client.lookup(PROBLEM, m=1).picks
+        for call in (client.tune, client.lookup):
+            with pytest.raises(qgemm.FailedPrecondition, match="without int8 activations, update it"):
+                call(int8, m=1)
+
+
 def test_unavailable_is_retried_and_what_arrived_stays(fake, make, clock):
     def script(request, context):
         if len(fake.calls) == 1:

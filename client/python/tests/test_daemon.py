@@ -30,6 +30,28 @@ def test_tune_lookup_and_fetch(daemon):
         assert client.tune("256x512", m=[1, 64]).summary.cache_hits == 2
 
 
+def test_int8_activations_are_tuned_and_looked_up_apart(daemon):
+    plain = qgemm.Problem.parse("384x512")
+    int8 = qgemm.Problem.parse("384x512", act_quantization="int8")
+
+    async def again():
+        async with qgemm.AsyncClient(daemon) as client:
+            tuned, found = await client.tune([plain, int8], m=1), await client.lookup([plain, int8], m=1)
+            return tuned.picks, found.picks
+
+    with qgemm.Client(daemon) as client:
+        first = client.tune(plain, m=1, effort="model-only").raise_for_errors().picks[0]
+        assert client.lookup(int8, m=1).picks == []
+        second = client.tune(int8, m=1, effort="model-only").raise_for_errors().picks[0]
+        assert second.problem == int8.canonical() and first.problem == plain.canonical()
+        assert second.kernel_sha256 != first.kernel_sha256
+        assert client.lookup([int8, plain], m=1).picks == [second, first]
+        with pytest.raises(qgemm.InvalidRequest, match="group_size 16 is not allowed with int8 activations"):
+            client.tune(qgemm.Problem.parse("384x512", "int6-g16", act_quantization="int8"), m=1)
+    for picks in asyncio.run(again()):
+        assert [pick.problem for pick in picks] == [plain.canonical(), int8.canonical()]
+
+
 def test_the_daemons_sentences_arrive(daemon):
     with qgemm.Client(daemon) as client:
         with pytest.raises(qgemm.InvalidRequest, match="k 500"):

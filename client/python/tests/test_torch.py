@@ -88,6 +88,39 @@ def test_epilogues_are_what_their_names_say(activation, gated):
     assert layer.problem.y_columns == expected.shape[1] and layer.problem.activation == activation
 
 
+@pytest.mark.parametrize("format", ["int4-g32", "int8-channel", "int5-g64-fp16-zint"])
+def test_int8_activations_are_rounded_to_bytes_on_the_cpu_too(format):
+    k = 72 if format == "int8-channel" else 64  # the last block is a part of one
+    module = seeded(lambda: nn.Linear(k, 40, dtype=torch.bfloat16))
+    layer = qgemm.torch.QuantizedLinear.from_linear(module, format, act_quantization="int8")
+    plain = qgemm.torch.QuantizedLinear.from_linear(module, format)
+    x = torch.randn(2, 5, k).bfloat16()
+    meant = torch.zeros(2, 5, k, dtype=torch.float64)
+    for first in range(0, k, 32):
+        block = x[..., first : first + 32].double()
+        scale = block.abs().amax(-1, keepdim=True) / 127
+        meant[..., first : first + 32] = (block / scale).round() * scale
+    expected = meant @ layer.dequantized_weight().double().T + module.bias.double()
+    torch.testing.assert_close(layer(x).double(), expected, rtol=0.01, atol=0.01)
+    exact = plain(x).double()
+    assert 0 < (layer(x).double() - exact).norm() / exact.norm() < 0.03
+    assert layer.problem.act_quantization == "int8" and plain.problem.act_quantization == "none"
+    assert "act_quantization=int8" in repr(layer) and "act_quantization" not in repr(plain)
+    compiled = torch.export.export(nn.Sequential(layer), (x,)).module()
+    assert torch.equal(compiled(x), layer(x))
+
+
+def test_quantize_gives_int8_activations_to_who_asks():
+    model = seeded(Mlp)
+    report = qgemm.torch.quantize_(model, format="int4-g64", act_quantization="int8")
+    assert report.replaced and all(p.act_quantization == "int8" for p in qgemm.torch.problems_of(model))
+    for word, message in (("int4", "use none or int8"), ("int8", "group_size 16 is not allowed with int8 activations")):
+        with pytest.raises(ValueError, match=message):
+            qgemm.torch.quantize_(seeded(Mlp), format="int6-g16", act_quantization=word)
+    with pytest.raises(ValueError, match="group_size 16 is not allowed"):
+        qgemm.torch.QuantizedLinear(64, 64, "int6-g16", act_quantization="int8")
+
+
 def test_no_rows_give_no_rows():
     layer = qgemm.torch.QuantizedLinear.from_linear(nn.Linear(64, 40, dtype=torch.float16), "int4-g32")
     assert layer(torch.empty(0, 64, dtype=torch.float16)).shape == (0, 40)

@@ -7,6 +7,7 @@ import pytest
 from conftest import pick_message
 
 import qgemm
+from qgemm.bundle import _problem_from_json, _problem_to_json
 from qgemm.progress import make_progress
 from qgemm.types import TuneProgress, TuneResult
 
@@ -31,6 +32,31 @@ def test_a_problem_survives_the_api():
     gated = qgemm.Problem.parse("128x64", "int6-g16-fp16x2", out="fp32", activation="silu", gated=True, residual=True)
     assert qgemm.Problem.from_proto(gated.to_proto()) == gated and gated.y_columns == 64
     assert str(gated) == "128x64 int6-g16-fp16x2 act bf16 out fp32 silu gated residual"
+
+
+def test_int8_activations_are_a_problem_of_their_own():
+    plain = qgemm.Problem.parse("5376x4096")
+    int8 = qgemm.Problem.parse("5376x4096", act_quantization="int8")
+    assert plain.act_quantization == "none" and plain.canonical() != int8.canonical()
+    assert qgemm.Problem.from_proto(int8.to_proto()) == int8.canonical()
+    assert qgemm.Problem.from_proto(plain.to_proto()) == plain.canonical()
+    assert str(int8) == "5376x4096 int4-g128-bf16 act bf16 as int8"
+    assert _problem_from_json(_problem_to_json(int8)) == int8.canonical()
+    before = _problem_to_json(plain)
+    del before["act_quantization"]  # as it was written once
+    assert _problem_from_json(before) == plain.canonical()
+    with pytest.raises(ValueError, match='act_quantization "fp8" is not allowed: use int8, none'):
+        qgemm.Problem(1, 32, act_quantization="fp8").to_proto()
+
+
+def test_results_say_what_activations_become():
+    problem = qgemm.Problem.parse("256x512", act_quantization="int8").canonical()
+    made = qgemm.TuneResults([TuneResult(problem, 1, qgemm.Pick.from_proto(pick_message(problem, 1)))])
+    assert "int4-g128-bf16 bf16 as int8" in repr(made) and "as int8" not in repr(results())
+    assert made.records()[0]["act_quantization"] == "int8" and results().records()[0]["act_quantization"] == "none"
+    assert made.pick(problem, 1).problem == problem
+    with pytest.raises(KeyError):
+        made.pick("256x512", 1)
 
 
 def test_words_that_the_api_does_not_know_are_refused():

@@ -15,7 +15,7 @@ from qgemm.errors import NotFound
 from qgemm.results import TuneResults
 from qgemm.torch.kernels import KERNELS
 from qgemm.torch.op import linear, problem_of
-from qgemm.types import as_format
+from qgemm.types import as_format, check_act_quantization
 
 _SCALES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
@@ -25,17 +25,19 @@ class QuantizedLinear(nn.Module):
 
     `activation` ("none", "silu", "gelu_tanh", "relu") follows the bias in the same kernel; `gated`: rows of W alternate
     gate and up, and Y = activation(gate) * up has n / 2 columns; `residual`: forward takes what is added last.
+    `act_quantization` "int8": the kernel rounds X to bytes (see qgemm.Problem); never chosen unasked.
     `permutation`: column j of the packed weight is column permutation[j] of the model's (GPTQ's act-order); X is gathered.
     """
 
-    def __init__(self, n, k, format, bias=False, *, activation="none", gated=False, residual=False, dtype=torch.bfloat16,
-                 device=None):  # fmt: skip
+    def __init__(self, n, k, format, bias=False, *, activation="none", gated=False, residual=False,
+                 act_quantization="none", dtype=torch.bfloat16, device=None):  # fmt: skip
         super().__init__()
         f = as_format(format)
         if dtype not in _SCALES:
             raise TypeError(f"dtype is {dtype}: allowed are torch.bfloat16 and torch.float16")
         self.in_features, self.out_features, self.dtype = k, n, dtype
         self.activation, self.gated, self.residual = activation, gated, residual
+        self.act_quantization = check_act_quantization(act_quantization, f)
         default_scale = "fp16" if f.scale_levels == 2 else _SCALES[dtype]
         self.format = dataclasses.replace(f, scale=f.scale or default_scale)
         packing.check_format(self.format)
@@ -85,7 +87,7 @@ class QuantizedLinear(nn.Module):
         read the file once for all layers."""
         p = layer.problem
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[p.act]
-        epilogue = {"activation": p.activation, "gated": p.gated, "residual": p.residual}
+        epilogue = {"activation": p.activation, "gated": p.gated, "residual": p.residual, "act_quantization": p.act_quantization}
         made = cls(p.n, p.k, p.format, p.bias, **epilogue, dtype=dtype, device=device)
         for name, data in opened.planes(layer, weights).items():
             plane = getattr(made, name)
@@ -96,7 +98,7 @@ class QuantizedLinear(nn.Module):
     def problem(self):
         """Its Problem."""
         call = (self.out_features, self.in_features, str(self.format), self.dtype, self.bias is not None)
-        return problem_of(*call, self.activation, self.gated, self.residual)
+        return problem_of(*call, self.activation, self.gated, self.residual, self.act_quantization)
 
     def dequantized_weight(self):
         """float32 [N, K], columns as in the model's weight."""
@@ -114,7 +116,7 @@ class QuantizedLinear(nn.Module):
             x = x.index_select(-1, self.permutation)
         return linear(
             x, self.weights, self.scales, self.zeros, self.steps, self.bias, residual, self.out_features,
-            str(self.format), self.activation, self.gated,
+            str(self.format), self.activation, self.gated, self.act_quantization,
         )  # fmt: skip
 
     def extra_repr(self):
@@ -122,6 +124,7 @@ class QuantizedLinear(nn.Module):
         words += f", bias={self.bias is not None}"
         words += f", activation={self.activation}" if self.activation != "none" else ""
         words += ", gated=True" if self.gated else ""
+        words += f", act_quantization={self.act_quantization}" if self.act_quantization != "none" else ""
         return words + (", residual=True" if self.residual else "")
 
 
@@ -141,16 +144,18 @@ class QuantizeReport:
         return "\n".join(lines)
 
 
-def quantize_(model, client=None, *, format="int4-g128", m=LADDER, include=None, exclude=None, effort="balanced",
-              target="", progress=None):  # fmt: skip
+def quantize_(model, client=None, *, format="int4-g128", act_quantization="none", m=LADDER, include=None, exclude=None,
+              effort="balanced", target="", progress=None):  # fmt: skip
     """Replaces the nn.Linear layers of `model` by QuantizedLinear, in place, and tunes their problems.
 
+    `act_quantization`: "int8" for kernels that round activations to bytes, too (some 0.7 % of error).
     `include`, `exclude`: regular expressions searched in a layer's full name, or functions of (name, module).
     `client`: a qgemm.Client; every problem is tuned for the buckets of `m` and its kernels are fetched. None: nothing
     is tuned; the layers run on the CPU, on a GPU after `tune` or `load_kernels`.
     Returns a QuantizeReport. Raises TuneFailed where a problem got no pick; the layers are replaced by then.
     """
     f = as_format(format)
+    check_act_quantization(act_quantization, f)
     chosen, skipped, made = [], {}, {}
     for name, module in model.named_modules(remove_duplicate=False):
         if not isinstance(module, nn.Linear):
@@ -162,7 +167,8 @@ def quantize_(model, client=None, *, format="int4-g128", m=LADDER, include=None,
             chosen.append((name, module))
     for name, module in chosen:
         if module not in made:
-            made[module] = QuantizedLinear.from_linear(module, f).train(module.training)
+            layer = QuantizedLinear.from_linear(module, f, act_quantization=act_quantization)
+            made[module] = layer.train(module.training)
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, made[module])
     results = None
@@ -171,7 +177,8 @@ def quantize_(model, client=None, *, format="int4-g128", m=LADDER, include=None,
     return QuantizeReport([name for name, _ in chosen], skipped, results)
 
 
-def load_checkpoint_(model, checkpoint, client=None, *, m=LADDER, effort="balanced", target="", progress=None):
+def load_checkpoint_(model, checkpoint, client=None, *, act_quantization="none", m=LADDER, effort="balanced", target="",
+                     progress=None):  # fmt: skip
     """Puts the layers of a quantized checkpoint (qgemm.importers.open_checkpoint) in the place of the model's nn.Linear of
     the same names, and tunes them as quantize_ does. Types, devices and biases stay the model's; what else a checkpoint
     holds (embeddings, norms, biases) is loaded as for any model. Returns a QuantizeReport; ValueError names a layer that
@@ -186,7 +193,7 @@ def load_checkpoint_(model, checkpoint, client=None, *, m=LADDER, effort="balanc
             raise ValueError(f"{name} is {weights.n}x{weights.k}: the model's is {module.out_features}x{module.in_features}")
         made = QuantizedLinear.from_canonical(
             weights.canonical(), module.bias, dtype=module.weight.dtype, device=module.weight.device,
-            permutation=weights.permutation,
+            permutation=weights.permutation, act_quantization=act_quantization,
         )  # fmt: skip
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, made.train(module.training))

@@ -1,7 +1,7 @@
 """The operator qgemm::linear: X[..., K] times packed weights, Y[..., N].
 
 On CUDA it launches the tuned kernel of its problem and M from KERNELS, on the current stream; on the CPU it dequantizes
-and multiplies in fp32, so that the same program runs there. A fake implementation serves torch.compile and torch.export.
+and multiplies in fp32 (with act_quantization "int8": what X's bytes are worth), so that the same program runs there. A fake implementation serves torch.compile and torch.export.
 """
 
 import functools
@@ -20,23 +20,26 @@ _ACTIVATIONS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 _library = torch.library.Library("qgemm", "FRAGMENT")
 _library.define(
     "linear(Tensor x, Tensor weights, Tensor scales, Tensor? zeros, Tensor? steps, Tensor? bias, Tensor? residual, "
-    'int n, str format, str activation="none", bool gated=False) -> Tensor',
+    'int n, str format, str activation="none", bool gated=False, str act_quantization="none") -> Tensor',
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
 
 @functools.lru_cache(maxsize=None)
-def problem_of(n, k, format, dtype, bias, activation="none", gated=False, residual=False):
+def problem_of(n, k, format, dtype, bias, activation="none", gated=False, residual=False, act_quantization="none"):
     """The canonical Problem of a call."""
     act = _ACTIVATIONS.get(dtype)
     if act is None:
         raise TypeError(f"x has the type {dtype}: allowed are torch.bfloat16 and torch.float16")
     f = WeightFormat.parse(format)
-    return Problem(n, k, f, act, bias, activation=activation, gated=gated, residual=residual).canonical()
+    return Problem(
+        n, k, f, act, bias, activation=activation, gated=gated, residual=residual, act_quantization=act_quantization
+    ).canonical()
 
 
 @torch.library.register_fake("qgemm::linear", lib=_library)
-def _fake(x, weights, scales, zeros, steps, bias, residual, n, format, activation="none", gated=False):
+def _fake(x, weights, scales, zeros, steps, bias, residual, n, format, activation="none", gated=False,
+          act_quantization="none"):  # fmt: skip
     return x.new_empty((*x.shape[:-1], n // 2 if gated else n))
 
 
@@ -48,11 +51,27 @@ _FUNCTIONS = {
 }
 
 
-def _on_cpu(x, weights, scales, zeros, steps, bias, residual, n, format, activation="none", gated=False):
+_BLOCK = 32
+
+
+def as_int8(x):
+    """float32: what X[..., K] is worth as bytes, by row and block of 32 along K, each by its largest magnitude."""
+    k = x.shape[-1]
+    blocks = torch.nn.functional.pad(x.float(), (0, -k % _BLOCK)).unflatten(-1, (-1, _BLOCK))
+    most = blocks.abs().amax(-1, keepdim=True)
+    inverse = torch.where(most > 0, 127 / most, 0)
+    return (most / 127 * torch.round(blocks * inverse)).flatten(-2)[..., :k]
+
+
+_QUANTIZED = {"none": lambda x: x.float(), "int8": as_int8}
+
+
+def _on_cpu(x, weights, scales, zeros, steps, bias, residual, n, format, activation="none", gated=False,
+            act_quantization="none"):  # fmt: skip
     k = x.shape[-1]
     f = problem_of(n, k, format, x.dtype, bias is not None).format
     dense = dequantize(unpack(Packed(f, n, k, weights, scales, zeros, steps)))
-    v = torch.nn.functional.linear(x.float(), dense, None if bias is None else bias.float())
+    v = torch.nn.functional.linear(_QUANTIZED[act_quantization](x), dense, None if bias is None else bias.float())
     if gated:
         v = _FUNCTIONS[activation](v[..., 0::2]) * v[..., 1::2]
     else:
@@ -97,7 +116,8 @@ def _rows(tensor, columns):
     return rows, stride
 
 
-def _on_cuda(x, weights, scales, zeros, steps, bias, residual, n, format, activation="none", gated=False):
+def _on_cuda(x, weights, scales, zeros, steps, bias, residual, n, format, activation="none", gated=False,
+             act_quantization="none"):  # fmt: skip
     k, columns = x.shape[-1], n // 2 if gated else n
     y = torch.empty((*x.shape[:-1], columns), dtype=x.dtype, device=x.device)
     rows, ldx = _rows(x, k)
@@ -105,7 +125,7 @@ def _on_cuda(x, weights, scales, zeros, steps, bias, residual, n, format, activa
     if m == 0:
         return y
     added, ldr = (None, 0) if residual is None else _rows(residual, columns)
-    call = (n, k, format, x.dtype, bias is not None, activation, gated, residual is not None)
+    call = (n, k, format, x.dtype, bias is not None, activation, gated, residual is not None, act_quantization)
     addresses = (weights.data_ptr(), scales.data_ptr(), _address(zeros), _address(steps), _address(bias))
     device = x.device.index
     launch_of = (call, addresses, rows.data_ptr(), _address(added), y.data_ptr(), m, ldx, columns, ldr, device)
