@@ -158,6 +158,7 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(kernel_bench.parse_format("int6x2"), ["--format", "int6", "--scale-levels", "2"])
         self.assertEqual(kernel_bench.parse_format("int5-zint"), ["--format", "int5", "--zero", "int"])
         self.assertEqual(kernel_bench.parse_format("int4x2-zfloat")[2:], ["--scale-levels", "2", "--zero", "float"])
+        self.assertEqual(kernel_bench.parse_format("int4x2a8-zint")[4:], ["--act-quant", "int8", "--zero", "int"])
         for wrong in ("int7", "int4-", "int4-zero", "x2", ""):
             with self.assertRaises(SystemExit, msg=wrong):
                 kernel_bench.parse_format(wrong)
