@@ -8,13 +8,16 @@
 compares bundles, too. What `write` makes here it reads there. The same contents give the same bytes.
 """
 
+import contextlib
 import dataclasses
+import errno
 import hashlib
 import io
 import json
 import os
 import pathlib
 import tarfile
+import tempfile
 from typing import Dict, Optional, Tuple
 
 import numpy as np
@@ -145,8 +148,14 @@ class Bundle:
         if path.is_dir():
             files = {p.relative_to(path).as_posix(): p.read_bytes for p in path.rglob("*") if p.is_file()}
         elif path.exists():
-            with tarfile.open(path) as archive:
-                files = {m.name: _slice_reader(path, m.offset_data, m.size) for m in archive.getmembers() if m.isfile()}
+            try:
+                with tarfile.open(path, "r:") as archive:
+                    members = archive.getmembers()
+            except tarfile.TarError as error:
+                raise DataLoss(f"{path}: no bundle's archive: {error}") from None
+            files = {m.name: _slice_reader(path, m.offset_data, m.size) for m in members if m.isfile()}
+            if len(files) != len(members):
+                raise DataLoss(f"{path}: it holds a file twice, or what is no file")
         else:
             raise NotFound(f"there is no bundle {path}")
         if "manifest.json" not in files:
@@ -301,14 +310,46 @@ def _digest(data):
 
 
 def _write_files(path, files):
-    if path.suffix != ".tar":
+    """All of them beside `path` first: whoever opens it finds a whole bundle, and one that fails leaves nothing behind."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix != ".tar" and path.exists() and not _may_replace(path):
+        raise FileExistsError(f"{path} exists and is no bundle: name another path")
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as staging:
+        made = pathlib.Path(staging) / path.name
+        if path.suffix == ".tar":
+            _write_tar(made, files)
+            os.replace(made, path)
+            return
         for name, data in files.items():
-            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            (made / name).parent.mkdir(parents=True, exist_ok=True)
             if isinstance(data, pathlib.Path):
-                os.replace(data, path / name)
+                os.replace(data, made / name)
             else:
-                (path / name).write_bytes(data)
-        return
+                (made / name).write_bytes(data)
+        for attempt in range(100):  # another writer may put its own there between the two calls
+            if path.exists():
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(path, pathlib.Path(staging) / f"before.{attempt}")
+            try:
+                os.rename(made, path)
+                return
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+        raise FileExistsError(f"{path} is written by others again and again")
+
+
+def _may_replace(path):
+    """Whether an earlier bundle is there, or an empty folder; manifest.json alone is no sign of a bundle."""
+    if not path.is_dir():
+        return False
+    try:
+        return not any(path.iterdir()) or "bundle_version" in json.loads((path / "manifest.json").read_bytes())
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def _write_tar(path, files):
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
         for name, data in sorted(files.items()):
             member = tarfile.TarInfo(name)
