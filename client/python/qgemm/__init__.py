@@ -1,5 +1,7 @@
 """Client of qgemmd: tuned kernels for quantized matrix products. README.md beside this package tells how to use it."""
 
+import importlib
+
 from qgemm.aio import AsyncClient
 from qgemm.buckets import LADDER, bucket_for
 from qgemm.client import Client
@@ -36,6 +38,16 @@ from qgemm.types import (
 )
 
 __version__ = "0.1.0"
+
+_MODULES = ("bundle", "errors", "importers", "packing", "torch", "weight_store")
+
+
+def __getattr__(name):
+    # qgemm.packing and the others are there after `import qgemm` alone; each is loaded when it is first asked for.
+    if name in _MODULES:
+        return importlib.import_module(f"qgemm.{name}")
+    raise AttributeError(f"module 'qgemm' has no attribute {name!r}")
+
 
 __all__ = [
     "AsyncClient",

@@ -1,6 +1,7 @@
 """Words, tables, progress and plots: no daemon."""
 
 import io
+import subprocess
 import sys
 
 import pytest
@@ -131,3 +132,15 @@ def test_progress_is_silent_where_nobody_looks():
     stream = io.StringIO()
     make_progress(None, stream).update(TuneProgress())
     assert stream.getvalue() == ""
+
+
+def test_the_modules_come_with_the_package():
+    program = (
+        "import qgemm, sys\n"
+        "assert not {'qgemm.packing', 'qgemm.torch', 'torch'} & set(sys.modules)\n"
+        "print(qgemm.packing.LAYOUT_ID, qgemm.importers.open_checkpoint, qgemm.bundle.Bundle, qgemm.weight_store.WeightStore)\n"
+        "qgemm.nonsense"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "open_checkpoint" in done.stdout, done.stderr
+    assert "AttributeError: module 'qgemm' has no attribute 'nonsense'" in done.stderr
