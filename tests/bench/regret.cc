@@ -94,6 +94,7 @@ Regrets RegretsOf(const Run& run, const Reference& reference, const std::vector<
 Json CauseOf(const Picked& picked, size_t pair, const Times& times) {
   const double best = FastestOf(times);
   const auto pick = picked.by_pair.find(pair);
+  if (picked.seen.empty()) return nullptr;  // the model's first choices
   if (pick == picked.by_pair.end() || RegretOf(times.at(pick->second), best) <= 1.01) return nullptr;
   const auto seen = picked.seen.find(pair);
   if (seen == picked.seen.end() || seen->second.count(pick->second) == 0) return "unknown";
