@@ -17,7 +17,7 @@ inline constexpr double kTieBand = 0.003;
 // taken up to seconds apart, while clocks move.
 inline constexpr double kFinalistBand = 0.04;
 // Screened candidates this much slower than the fastest get no more than the first few samples.
-inline constexpr double kHopelessBand = 0.09;
+inline constexpr double kHopelessBand = 0.07;
 
 // What timings are compared by, microseconds: see Timing.center_us; the median of a record without one.
 double ComparedUs(const internal::Timing& timing);
