@@ -154,10 +154,23 @@ at::Tensor Activated(const at::Tensor& v, c10::string_view activation) {
   return v;
 }
 
+// What X is worth as bytes, by row and block of 32 along K, each by its largest magnitude.
+at::Tensor AsInt8(const at::Tensor& x) {
+  constexpr int64_t kBlock = 32;
+  const int64_t k = x.size(-1);
+  const at::Tensor padded = at::constant_pad_nd(x.to(at::kFloat), {0, (kBlock - k % kBlock) % kBlock});
+  const at::Tensor blocks = padded.unflatten(-1, {-1, kBlock});
+  const at::Tensor most = blocks.abs().amax(-1, /*keepdim=*/true);
+  const at::Tensor inverse = at::where(most > 0, at::full_like(most, 127) / most, at::zeros_like(most));
+  const at::Tensor worth = most / 127 * at::round(blocks * inverse);
+  return worth.flatten(-2).narrow(-1, 0, k);
+}
+
 at::Tensor LinearOnCpu(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& scales,
                        const std::optional<at::Tensor>& zeros, const std::optional<at::Tensor>& steps,
                        const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& residual,
-                       int64_t n, c10::string_view format, c10::string_view activation, bool gated) {
+                       int64_t n, c10::string_view format, c10::string_view activation, bool gated,
+                       c10::string_view act_quantization) {
   const int64_t k = x.size(-1);
   const at::Tensor w = at::empty({n, k}, at::dtype(at::kFloat));
   char error[512] = "";
@@ -165,7 +178,7 @@ at::Tensor LinearOnCpu(const at::Tensor& x, const at::Tensor& weights, const at:
       library->dequantize_packed(std::string(format).c_str(), n, k, PlaneOf(weights), PlaneOf(scales),
                                  PlaneOf(zeros), PlaneOf(steps), w.data_ptr<float>(), error, sizeof(error));
   if (code != QGEMM_OK) Fail(error);
-  at::Tensor y = at::matmul(x.to(at::kFloat), w.t());
+  at::Tensor y = at::matmul(act_quantization == "int8" ? AsInt8(x) : x.to(at::kFloat), w.t());
   if (bias.has_value()) y = y + bias->to(at::kFloat);
   using at::indexing::Slice;
   y = gated ? Activated(y.index({"...", Slice(0, c10::nullopt, 2)}), activation) *
@@ -178,7 +191,8 @@ at::Tensor LinearOnCpu(const at::Tensor& x, const at::Tensor& weights, const at:
 at::Tensor LinearOnCuda(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& scales,
                         const std::optional<at::Tensor>& zeros, const std::optional<at::Tensor>& steps,
                         const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& residual,
-                        int64_t n, c10::string_view format, c10::string_view activation, bool gated) {
+                        int64_t n, c10::string_view format, c10::string_view activation, bool gated,
+                        c10::string_view act_quantization) {
   const int64_t k = x.size(-1);
   const int64_t columns = gated ? n / 2 : n;
   const at::Tensor rows = x.reshape({-1, k}).contiguous();
@@ -188,7 +202,7 @@ at::Tensor LinearOnCuda(const at::Tensor& x, const at::Tensor& weights, const at
 
   const std::string type = x.scalar_type() == at::kBFloat16 ? "bf16" : "fp16";
   std::string problem = std::to_string(n) + "x" + std::to_string(k) + " " + std::string(format) + " act " +
-                        type + " out " + type;
+                        type + (act_quantization == "int8" ? " as int8" : "") + " out " + type;
   if (bias.has_value()) problem += " bias";
   if (activation != "none") problem += " " + std::string(activation);
   if (gated) problem += " gated";
@@ -279,7 +293,8 @@ TORCH_LIBRARY_FRAGMENT(qgemm, library) {
   library.def(
       "linear(Tensor x, Tensor weights, Tensor scales, Tensor? zeros, Tensor? steps, Tensor? bias, Tensor? "
       "residual, "
-      "int n, str format, str activation=\"none\", bool gated=False) -> Tensor");
+      "int n, str format, str activation=\"none\", bool gated=False, str act_quantization=\"none\") -> "
+      "Tensor");
 }
 TORCH_LIBRARY_IMPL(qgemm, CPU, library) { library.impl("linear", LinearOnCpu); }
 TORCH_LIBRARY_IMPL(qgemm, CUDA, library) { library.impl("linear", LinearOnCuda); }
