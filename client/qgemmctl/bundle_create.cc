@@ -240,12 +240,14 @@ absl::StatusOr<ScalarType> ScalarTypeOf(const LayerTensors& tensors, const char*
   return tensors.Wrong(plane, absl::StrCat("dtype ", tensor->dtype, " is not allowed: use BF16 or F16"));
 }
 
-absl::StatusOr<Problem> ProblemOf(const LayerTensors& tensors, int bits, ScalarType act) {
+absl::StatusOr<Problem> ProblemOf(const LayerTensors& tensors, int bits, ScalarType act,
+                                  ActivationQuantization quantization) {
   const TensorView& codes = *tensors.Find("codes");
   const TensorView* scales = tensors.Find("scales");
   if (codes.dtype != "U8" || codes.shape.size() != 2) return tensors.Wrong("codes", "U8 [N, K] is needed");
   Problem problem{codes.shape[0], codes.shape[1], {}};
   problem.signature.act = problem.signature.out = act;
+  problem.signature.quantization = quantization;
   if (scales == nullptr || scales->shape.size() != 2 || scales->shape[0] != problem.n) {
     return tensors.Wrong("scales", absl::StrCat("[", problem.n, ", groups] is needed"));
   }
@@ -316,14 +318,16 @@ absl::StatusOr<std::map<std::string, TensorView>> ReadTensors(const std::string&
 
 }  // namespace
 
-absl::StatusOr<std::vector<BundleLayer>> LayersOfWeights(const std::string& path, int bits, ScalarType act) {
+absl::StatusOr<std::vector<BundleLayer>> LayersOfWeights(const std::string& path, int bits, ScalarType act,
+                                                         ActivationQuantization quantization) {
   QGEMM_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
   QGEMM_ASSIGN_OR_RETURN(const auto tensors, ReadTensors(path, file));
   std::vector<BundleLayer> layers;
   for (const auto& [name, tensor] : tensors) {
     if (!absl::EndsWith(name, ".codes")) continue;
     const std::string layer(absl::StripSuffix(name, ".codes"));
-    QGEMM_ASSIGN_OR_RETURN(const Problem problem, ProblemOf(LayerTensors(tensors, layer), bits, act));
+    QGEMM_ASSIGN_OR_RETURN(const Problem problem,
+                           ProblemOf(LayerTensors(tensors, layer), bits, act, quantization));
     layers.push_back({layer, problem, layer, {}});
   }
   if (!layers.empty()) return layers;
@@ -343,7 +347,9 @@ absl::StatusOr<CreatedBundle> CreateBundle(const BundleCreateArguments& argument
                                                      "\" is not allowed: use int4, int5, int6 or int8"));
     }
     QGEMM_ASSIGN_OR_RETURN(const ScalarType act, ParseScalarType("act", arguments.problems.act));
-    QGEMM_ASSIGN_OR_RETURN(layers, LayersOfWeights(arguments.weights, bits, act));
+    QGEMM_ASSIGN_OR_RETURN(const ActivationQuantization quantization,
+                           ParseActivationQuantization("act_quant", arguments.problems.act_quant));
+    QGEMM_ASSIGN_OR_RETURN(layers, LayersOfWeights(arguments.weights, bits, act, quantization));
   }
   std::set<int> buckets;
   for (const BundleMethod& method : methods) {

@@ -107,6 +107,26 @@ TEST_F(Qgemmctl, TuneSendsWhatTheOptionsSay) {
   EXPECT_TRUE(problem.epilogue().bias());
 }
 
+TEST_F(Qgemmctl, Int8ActivationsAreSentAndShownWhereTheyAreAskedFor) {
+  AnswerEveryTune();
+  ASSERT_EQ(Run({"--output", "json", "tune", "--shape", "64x128", "--m", "1"}), 0) << err_;
+  EXPECT_EQ(request_.problems(0).act_quantization(), v1::ACTIVATION_QUANTIZATION_NONE);
+  EXPECT_EQ(json::parse(out_)["results"][0]["act_quantization"], "none");
+  ASSERT_EQ(Run({"--output", "json", "tune", "--act-quant", "int8", "--shape", "64x128", "--m", "1"}), 0)
+      << err_;
+  EXPECT_EQ(request_.problems(0).act_quantization(), v1::ACTIVATION_QUANTIZATION_INT8);
+  EXPECT_EQ(json::parse(out_)["results"][0]["act_quantization"], "int8");
+  EXPECT_EQ(json::parse(out_)["results"][0]["act"], "bf16");
+  ASSERT_EQ(Run({"tune", "--act-quant", "int8", "--shape", "64x128", "--m", "1"}), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("int4-g128 bf16 as int8"));
+  EXPECT_EQ(Run({"tune", "--act-quant", "fp8", "--shape", "64x128", "--m", "1"}), 2);
+  EXPECT_THAT(err_, HasSubstr("act_quant \"fp8\" is not allowed: use none or int8"));
+  EXPECT_EQ(Run({"lookup", "--act-quant", "int8", "--format", "int6", "--group-size", "16", "--shape",
+                 "64x128", "--m", "1"}),
+            2);
+  EXPECT_THAT(err_, HasSubstr("group_size 16 is not allowed with int8 activations"));
+}
+
 TEST_F(Qgemmctl, TuneSendsEveryFormatTypeAndEpilogue) {
   AnswerEveryTune();
   ASSERT_EQ(
