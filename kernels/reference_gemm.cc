@@ -137,7 +137,7 @@ std::vector<double> ActivationsOf(absl::Span<const uint16_t> x, int64_t m, Scala
         most = std::isnan(magnitude) || magnitude > most ? magnitude : most;
       }
       const float scale = most / 127.f;
-      const float inverse = most > 0 ? 127.f / most : 0.f;
+      const float inverse = most > kLeastActivation ? 127.f / most : 0.f;
       for (int64_t i = 0; i < count; ++i) {
         block[i] =
             double{scale} * static_cast<double>(std::nearbyintf(static_cast<float>(block[i]) * inverse));

@@ -219,7 +219,7 @@ QG_DEVICE void quantize_rows(const Problem& p, u8* dst, int row_bytes, const Byt
     }
     most = max_or_nan(most, __shfl_xor_sync(0xffffffffu, most, 1));
     most = max_or_nan(most, __shfl_xor_sync(0xffffffffu, most, 2));
-    const float inverse = most > 0.f ? 127.f / most : 0.f;
+    const float inverse = most > 1e-30f ? 127.f / most : 0.f;
     u32 bytes[2] = {0, 0};
     int sum = 0;
 #pragma unroll

@@ -295,7 +295,7 @@ extern "C" __global__ void __launch_bounds__(256, 2)
         const float magnitude = fabsf(x_tile[kk][load_row]);
         most = magnitude != magnitude || magnitude > most ? magnitude : most;
       }
-      const float scale = most / 127.0f, inverse = most > 0.0f ? 127.0f / most : 0.0f;
+      const float scale = most / 127.0f, inverse = most > 1e-30f ? 127.0f / most : 0.0f;
       __syncthreads();
       for (int i = 0; i < 8; ++i) x_tile[load_k + i][load_row] = scale * rintf(x_tile[load_k + i][load_row] * inverse);
       __syncthreads();

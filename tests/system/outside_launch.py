@@ -390,7 +390,7 @@ def as_int8(torch, x):
     k = x.shape[1]
     blocks = torch.nn.functional.pad(x.float(), (0, -k % 32)).reshape(x.shape[0], -1, 32)
     most = blocks.abs().amax(2, keepdim=True)
-    bytes_of = torch.round(blocks * torch.where(most > 0, torch.full_like(most, 127) / most, 0))
+    bytes_of = torch.round(blocks * torch.where(most > 1e-30, torch.full_like(most, 127) / most, 0))
     return ((most / 127).double() * bytes_of.double()).reshape(x.shape[0], -1)[:, :k]
 
 

@@ -161,7 +161,7 @@ at::Tensor AsInt8(const at::Tensor& x) {
   const at::Tensor padded = at::constant_pad_nd(x.to(at::kFloat), {0, (kBlock - k % kBlock) % kBlock});
   const at::Tensor blocks = padded.unflatten(-1, {-1, kBlock});
   const at::Tensor most = blocks.abs().amax(-1, /*keepdim=*/true);
-  const at::Tensor inverse = at::where(most > 0, at::full_like(most, 127) / most, at::zeros_like(most));
+  const at::Tensor inverse = at::where(most > 1e-30, at::full_like(most, 127) / most, at::zeros_like(most));
   const at::Tensor worth = most / 127 * at::round(blocks * inverse);
   return worth.flatten(-2).narrow(-1, 0, k);
 }

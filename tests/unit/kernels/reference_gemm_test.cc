@@ -340,6 +340,8 @@ TEST(ActivationsOf, Int8IsTheNearestByteOfABlocksLargest) {
   EXPECT_EQ(values[33], 0);
   EXPECT_EQ(values[0], 0);
   EXPECT_EQ(ActivationsOf(x, 1, ScalarType::kBf16, ActivationQuantization::kNone)[4], 2.5);
+  for (int i = 0; i < 32; ++i) x[i] = bits(i == 3 ? -127 * 1e-38 : 0);
+  EXPECT_EQ(ActivationsOf(x, 1, ScalarType::kBf16, ActivationQuantization::kInt8)[3], 0);
   x[7] = bits(std::nan(""));
   EXPECT_TRUE(std::isnan(ActivationsOf(x, 1, ScalarType::kBf16, ActivationQuantization::kInt8)[3]));
 }

@@ -59,7 +59,7 @@ def as_int8(x):
     k = x.shape[-1]
     blocks = torch.nn.functional.pad(x.float(), (0, -k % _BLOCK)).unflatten(-1, (-1, _BLOCK))
     most = blocks.abs().amax(-1, keepdim=True)
-    inverse = torch.where(most > 0, torch.full_like(most, 127) / most, 0)  # a number over a tensor is rounded twice
+    inverse = torch.where(most > 1e-30, torch.full_like(most, 127) / most, 0)  # a number over a tensor is rounded twice
     return (most / 127 * torch.round(blocks * inverse)).flatten(-2)[..., :k]
 
 
