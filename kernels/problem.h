@@ -35,8 +35,8 @@ struct Epilogue {
 // normal X it costs some 0.7 % of relative error.
 enum class ActivationQuantization { kNone, kInt8 };
 inline constexpr int kActivationBlock = 32;
-inline constexpr float kLeastActivation =
-    1e-30f;  // a block with nothing larger is zeros: 127 / it may be no number
+// A block with nothing larger is zeros: 127 over it may be no number.
+inline constexpr float kLeastActivation = 1e-30f;
 absl::string_view ActivationQuantizationName(ActivationQuantization quantization);  // "none", "int8"
 [[nodiscard]] absl::StatusOr<ActivationQuantization> ParseActivationQuantization(absl::string_view field,
                                                                                  absl::string_view text);
