@@ -59,7 +59,7 @@ TEST_F(Qgemmctl, LookupFindsOrExitsWith6) {
   EXPECT_EQ(output["stats"]["cache_hits"], 1);
   EXPECT_EQ(Run({"lookup", "--shape", "64x128", "--m", "1,2", "--output", "json"}), 6);
   output = json::parse(out_);
-  EXPECT_EQ(output["results"][0].size(), 28u);
+  EXPECT_EQ(output["results"][0].size(), 29u);
   EXPECT_EQ(output["results"][1]["error"], "never tuned");
   EXPECT_THAT(err_, HasSubstr("M <= 2: not found: never tuned"));
   EXPECT_EQ(Run({"lookup", "--shape", "64x128", "--m", "1,2,4,8,16,32"}), 6);

@@ -77,7 +77,7 @@ TEST_F(Qgemmctl, TunePrintsResultsInTheOrderOfTheRequest) {
   std::vector<std::string> order;
   for (const json& result : output["results"]) {
     order.push_back(absl::StrCat(result["n"].get<int>(), " ", result["m_bucket"].get<int>()));
-    EXPECT_EQ(result.size(), 28u);
+    EXPECT_EQ(result.size(), 29u);
     EXPECT_TRUE(result["time_us"].is_null());
   }
   EXPECT_THAT(order, ::testing::ElementsAre("5376 1", "5376 4", "5376 16", "1024 1", "1024 4", "1024 16",
