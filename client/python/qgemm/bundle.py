@@ -312,7 +312,7 @@ def _digest(data):
 def _write_files(path, files):
     """All of them beside `path` first: whoever opens it finds a whole bundle, and one that fails leaves nothing behind."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix != ".tar" and path.exists() and not _may_replace(path):
+    if path.suffix != ".tar" and not _may_replace(path):
         raise FileExistsError(f"{path} exists and is no bundle: name another path")
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as staging:
         made = pathlib.Path(staging) / path.name
@@ -340,13 +340,26 @@ def _write_files(path, files):
 
 
 def _may_replace(path):
-    """Whether an earlier bundle is there, or an empty folder; manifest.json alone is no sign of a bundle."""
-    if not path.is_dir():
-        return False
-    try:
-        return not any(path.iterdir()) or "bundle_version" in json.loads((path / "manifest.json").read_bytes())
-    except (OSError, ValueError, TypeError):
-        return False
+    """Whether an earlier bundle is there, or nothing, or an empty folder; manifest.json alone is no sign of a bundle."""
+    while True:
+        try:
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        try:
+            if not os.listdir(folder):
+                return True
+            with open(os.open("manifest.json", os.O_RDONLY, dir_fd=folder), "rb") as manifest:
+                return "bundle_version" in json.loads(manifest.read())
+        except (OSError, ValueError, TypeError):
+            # Unless another writer has just taken this folder away: then whatever is there now decides.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(folder), os.stat(path)):
+                    return False
+        finally:
+            os.close(folder)
 
 
 def _write_tar(path, files):
