@@ -313,7 +313,7 @@ QG_DEVICE void block_post(float (&acc)[kRowTiles][kTokenTiles][4], const dequant
   }
 }
 
-// As block_post, with activations of bytes; `block` counts from the slice's start.
+// As block_post, with activations of bytes; `block` counts from the start of the slice, or of the chunk.
 QG_DEVICE void block_bytes(float (&acc)[kRowTiles][kTokenTiles][4], const dequant::Codes (&q)[kRowTiles],
                            const Scale (&scale)[kRowTiles][kGroupsPerBlock], const u32 (&row_address)[kTokenTiles],
                            const u32 (&turn)[kTokenTiles], const ByteScales& of, int block, int lane) {
