@@ -17,7 +17,8 @@ namespace {
 constexpr double kLaunchUs = 0.35;          // an empty kernel in a graph, and the first bytes' way
 constexpr double kWaveUs = 2.85;            // per wave of CTAs: pipeline fill, last stage, epilogue
 constexpr double kReductionUs = 1.25;       // workspace: fence, ticket, and the last CTA's first read
-constexpr double kReductionStepUs = 0.06;   // per slice and vector that a thread of the last CTA adds
+constexpr double kReductionStepUs = 0.06;   // per slice and vector that a thread adds
+constexpr int kMostShares = 16;             // slices of a tile that are added by all of its CTAs
 constexpr double kClusterUs = 1.25;         // cluster: two barriers; its CTAs share the sum, on the chip
 constexpr double kClusterStepUs = 0.02;     // per CTA of a cluster
 constexpr double kFillBytesPerClock = 500;  // per SM: a resident activation slice, before the first MMA
@@ -184,8 +185,15 @@ double ReductionUs(const Candidate& candidate, const Problem& problem, int64_t m
                    const DeviceProfile& device) {
   if (candidate.reduction == Reduction::kNone) return 0;
   if (candidate.reduction == Reduction::kCluster) return kClusterUs + kClusterStepUs * candidate.split_k;
-  const double vectors = std::ceil(work.rows * candidate.config.tile_n() / 4 / candidate.config.threads());
-  const double traffic = 8.0 * candidate.split_k * m * problem.n;  // written and read once, fp32
+  const double tile_vectors = work.rows * candidate.config.tile_n() / 4;
+  // As device/epilogue.cuh: CTAs that can be resident all at once share a tile's sum, and keep their own
+  // share.
+  const bool together = candidate.split_k <= kMostShares &&
+                        tile_vectors > candidate.config.epilogue_threads() && work.ctas <= device.sm_count;
+  const double vectors =
+      std::ceil(tile_vectors / candidate.config.epilogue_threads() / (together ? candidate.split_k : 1));
+  // Written and read once, fp32.
+  const double traffic = 8.0 * (candidate.split_k - (together ? 1 : 0)) * m * problem.n;
   return kReductionUs + std::max(kReductionStepUs * vectors * candidate.split_k,
                                  traffic / (device.sm_count * kL2BytesPerClock * device.clock_ghz * 1e3));
 }

@@ -3,9 +3,9 @@
 //   red[w][token][n]  fp32, w = the CTA's K groups, rows of kTileN + 4 floats (the 4 keep the fragment stores free of
 //                     bank conflicts), already written by the caller, no barrier yet
 //   one slice of K:   sum over w -> bias -> activation, gate -> residual -> cast -> Y
-//   S slices:         sum over w -> workspace partial of this slice; the CTA that takes a tile's last ticket adds the
-//                     slices in slice order, so that the result does not depend on who was last: bitwise repeatable
-//                     for a given (config, S, M). The ticket is set back to 0 for the next launch.
+//   S slices:         sum over w -> workspace partial of this slice; the CTA that takes a tile's last ticket, or all of the
+//                     tile's CTAs, add the slices in slice order, so that the result does not depend on who does it:
+//                     bitwise repeatable for a given (config, S, M). The ticket is set back to 0 for the next launch.
 //   S slices in a     the CTAs of a tile's slices are one thread block cluster (sm_90 and up): each adds its share of the
 //   cluster:          tile over all slices, in slice order, reading the others' sums through distributed shared memory.
 //
@@ -153,6 +153,60 @@ QG_DEVICE Float4 load_partial(const u8* p) {
   return v;
 }
 
+// Tickets in the workspace. One thread behind a barrier releases and acquires for its CTA (PTX ISA, memory consistency model:
+// causality order is transitive); fences by all threads cost 0.3 to 0.8 us more.
+QG_DEVICE u32 ticket_add(u32* ticket, u32 value) {
+  u32 before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(ticket), "r"(value) : "memory");
+  return before;
+}
+QG_DEVICE u32 ticket_read(const u32* ticket) {
+  u32 now;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(ticket) : "memory");
+  return now;
+}
+
+// Orders nothing.
+QG_DEVICE u32 ticket_depart(u32* ticket) {
+  u32 before;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 256;" : "=r"(before) : "l"(ticket) : "memory");
+  return before;
+}
+
+// Where all CTAs of the grid can be resident at once, those of a tile stay until its last slice has come, and each adds its own
+// share of the tile; what it adds itself it does not write. One CTA alone took 3 to 8 us for 64 rows of X, of a kernel's 12 to 40.
+// None waits for ever: who loses patience writes its share and leaves it to the last one. A ticket has its arrivals in bits 0
+// to 7, departures in 8 to 15, and from 16 on a bit for each slice whose CTA has left.
+constexpr int kMostShares = 16;
+constexpr u32 kDeparture = 256, kLeft = 0x10000u;
+constexpr int kPatience = 24;  // reads of the ticket, some 0.6 us each
+
+QG_DEVICE u32 arrivals(u32 state) { return state & 0xffu; }
+QG_DEVICE u32 departures(u32 state) { return state >> 8 & 0xffu; }
+
+QG_DEVICE int sm_count() {
+  u32 count;
+  asm volatile("mov.u32 %0, %%nsmid;" : "=r"(count));
+  return static_cast<int>(count);
+}
+
+// One thread, once the CTA has written what others add: the shares that the CTA adds, as bits; 0: its patience is over.
+QG_DEVICE u32 take_shares(u32* ticket, int slices) {
+  const u32 state = ticket_add(ticket, 1);
+  if (arrivals(state) + 1 == slices) return 1u << blockIdx.z | state >> 16;
+#pragma unroll 1
+  for (int i = 0; i < kPatience; ++i) {
+    if (arrivals(ticket_read(ticket)) == slices) return 1u << blockIdx.z;
+  }
+  return 0;
+}
+// One thread, once its CTA's own share is written, too: 0, or its own share all the same, because the last CTA came in the meantime.
+QG_DEVICE u32 leave(u32* ticket, int slices) {
+  const u32 state = ticket_add(ticket, kDeparture + (kLeft << blockIdx.z));
+  if (departures(state) + 1 == slices) *ticket = 0;
+  return arrivals(state) == slices ? 1u << blockIdx.z : 0;
+}
+
 // The first kEpilogueThreads threads of the CTA call this; others have left. `rows`: rows of Y in this tile. The three
 // ways to sum meet in one loop that stores: a kernel's code is cold as its operands are, and every 128 bytes of it that
 // a CTA runs through are a trip to memory.
@@ -166,13 +220,18 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
     for (int w = 1; w < config::kWarpsK; ++w) add(s, *shared_sum(w * config::kTileM + m, v));
     return s;
   };
-  int first = tid, step = config::kEpilogueThreads;
   const bool cluster = slices > 1 && slices_in_cluster() > 1;
+  // The same for all CTAs of a tile.
+  const bool together = slices > 1 && !cluster && slices <= kMostShares && total > config::kEpilogueThreads &&
+                        static_cast<i64>(gridDim.x) * gridDim.y * slices <= sm_count();
+  const int parts = cluster || together ? slices : 1;
+  u32 shares = cluster ? 1u << blockIdx.z : 1u;  // of `parts`, as bits
+  u32* ticket = nullptr;
   constexpr i64 kTileFloat4s = config::kTileM * kVectors;
   const u8* partials = nullptr;  // of this tile's slices, or null in a cluster
+  u32 state = ~0u;               // of the ticket, before a departure that is written down at the end
   if (slices > 1) {
     Float4* mine = nullptr;
-    u32* ticket = nullptr;
     if (!cluster) {
       const i64 tile = static_cast<i64>(blockIdx.x) * gridDim.y + blockIdx.y;
       const i64 ticket_bytes = (static_cast<i64>(gridDim.x) * gridDim.y * 4 + 255) & ~255ll;
@@ -181,50 +240,72 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
       mine = reinterpret_cast<Float4*>(const_cast<u8*>(partials)) + blockIdx.z * kTileFloat4s;
     }
     if (config::kWarpsK > 1 || !cluster) {
+      int part = 0;
 #pragma unroll 1
       for (int i = tid; i < total; i += config::kEpilogueThreads) {
-        const Float4 s = cta_sum(i / kVectors, i % kVectors);
-        if (cluster) {
-          *shared_sum(i / kVectors, i % kVectors) = s;
-        } else {
-          store_cg(mine + i, s);
+        if (!together || part != blockIdx.z) {
+          const Float4 s = cta_sum(i / kVectors, i % kVectors);
+          if (cluster) {
+            *shared_sum(i / kVectors, i % kVectors) = s;
+          } else {
+            store_cg(mine + i, s);
+          }
         }
+        part = part + 1 == parts ? 0 : part + 1;
       }
     }
     if (cluster) {
       cluster_barrier();
-      first += blockIdx.z * config::kEpilogueThreads;
-      step *= slices;
     } else {
-      __shared__ u32 is_last;
-      __threadfence();
+      __shared__ u32 taken;
       barrier();
       if (tid == 0) {
-        const u32 taken = atomicAdd(ticket, 1u);
-        is_last = taken + 1 == slices;
-        if (is_last) *ticket = 0;
+        if (together) {
+          taken = take_shares(ticket, slices);
+        } else {
+          taken = ticket_add(ticket, 1) + 1 == slices;
+          if (taken) *ticket = 0;
+        }
       }
       barrier();
-      if (!is_last) return;
-      __threadfence();
+      shares = taken;
+      bool departs = together;
+      if (together && shares == 0) {
+#pragma unroll 1
+        for (int i = tid + blockIdx.z * config::kEpilogueThreads; i < total; i += parts * config::kEpilogueThreads) {
+          store_cg(mine + i, cta_sum(i / kVectors, i % kVectors));
+        }
+        barrier();
+        if (tid == 0) taken = leave(ticket, slices);
+        barrier();
+        shares = taken;
+        departs = false;
+      }
+      // Nothing waits for the answer before the end.
+      if (departs && tid == 0) state = ticket_depart(ticket);
     }
   }
 #pragma unroll 1
-  for (int i = first; i < total; i += step) {
-    const int m = i / kVectors, v = i % kVectors;
-    Float4 s;
-    if (slices == 1) {
-      s = cta_sum(m, v);
-    } else {
-      const auto slice = [&](int z) {
-        return load_partial(cluster ? in_cluster(shared_sum(m, v), z) : partials + (z * kTileFloat4s + i) * 16);
-      };
-      s = slice(0);
+  for (; shares != 0; shares &= shares - 1) {
+#pragma unroll 1
+    for (int i = tid + (__ffs(shares) - 1) * config::kEpilogueThreads; i < total; i += parts * config::kEpilogueThreads) {
+      const int m = i / kVectors, v = i % kVectors;
+      Float4 s;
+      if (slices == 1) {
+        s = cta_sum(m, v);
+      } else {
+        const auto slice = [&](int z) {
+          if (!cluster && z == blockIdx.z) return cta_sum(m, v);
+          return load_partial(cluster ? in_cluster(shared_sum(m, v), z) : partials + (z * kTileFloat4s + i) * 16);
+        };
+        s = slice(0);
 #pragma unroll 4
-      for (int z = 1; z < slices; ++z) add(s, slice(z));
+        for (int z = 1; z < slices; ++z) add(s, slice(z));
+      }
+      store(out, first_row + m, first_col + v * 4, s);
     }
-    store(out, first_row + m, first_col + v * 4, s);
   }
+  if (together && departures(state) + 1 == slices) *ticket = 0;
   if (cluster) cluster_barrier();  // nobody leaves while its shared memory is read
 }
 

@@ -77,6 +77,8 @@ inline T atomicMax(T* p, T value) {
   return before;
 }
 
+inline int __ffs(int bits) { return __builtin_ffs(bits); }
+
 inline float __uint_as_float(unsigned bits) {
   float f;
   __builtin_memcpy(&f, &bits, 4);

@@ -67,6 +67,12 @@ absl::StatusOr<MachineReport> EmulatedKernel::Launch(const LaunchSpec& spec, con
   launch.cluster_z = spec.cluster_z;
   launch.dynamic_bytes = spec.dynamic_smem_bytes;
   launch.dependent = arch_ >= 900;
+  // Slices of a tile: too many CTAs to wait for each other; all of them lose their patience; all of them
+  // meet.
+  constexpr int kMostFibers = 2048;
+  launch.sm_count = seed % 3 == 0 ? 0 : 1 << 16;
+  launch.slices_side_by_side =
+      seed % 3 == 2 && spec.cluster_z == 1 && spec.split_k * spec.block_threads <= kMostFibers;
   return Run(launch, block.bytes, memory);
 }
 

@@ -213,8 +213,16 @@ const Mistake kMistakes[] = {
      "where other lanes of its warp are not"},
     {"ClusterLeavesEarly", kMma, "epilogue.cuh", "  if (cluster) cluster_barrier();  // nobody",
      "  // nobody", "of a CTA that has ended", Reduction::kCluster, 3},
-    {"TicketsLeftBehind", kMma, "epilogue.cuh", "if (is_last) *ticket = 0;", "", "left a ticket behind",
+    {"TicketsLeftBehind", kMma, "epilogue.cuh", "if (taken) *ticket = 0;", "", "left a ticket behind",
      Reduction::kWorkspace, 2},
+    {"NobodyIsTheLastToLeave", kStaged, "epilogue.cuh",
+     "  if (together && departures(state) + 1 == slices) *ticket = 0;\n", "", "left a ticket behind",
+     Reduction::kWorkspace, 3},
+    {"SharesOfThoseWhoLeft", kStaged, "epilogue.cuh", "return 1u << blockIdx.z | state >> 16;",
+     "return 1u << blockIdx.z;", "error ", Reduction::kWorkspace, 3},
+    {"ShareNotWrittenBeforeLeaving", kStaged, "epilogue.cuh",
+     "          store_cg(mine + i, cta_sum(i / kVectors, i % kVectors));", "", "error ",
+     Reduction::kWorkspace, 3},
     {"ScaleOfTheNextGroup", kMma, "mma.cuh", "k / kGroupSize + g, warp.lane / 4)",
      "(k / kGroupSize + g) ^ 1, warp.lane / 4)", "error 0."},
     {"StageFreedBeforeItIsRead", kWgmma, "wgmma.cuh", "      // After a stage's first batch",
@@ -247,7 +255,7 @@ TEST_P(Mistakes, AreFound) {
     const auto kernel =
         EmulatedKernel::Compile(RenderKernelSource(candidate.config, signature, overrides), 900);
     EXPECT_TRUE(kernel.ok()) << kernel.status();
-    return RunCandidate(**kernel, candidate, data, m, 1).value();
+    return RunCandidate(**kernel, candidate, data, m, 2).value();
   };
   EXPECT_TRUE(run({}).right(signature)) << run({}).Describe();
   std::string text(EmbeddedSource(mistake.source));

@@ -142,6 +142,30 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
     for (int j = 0; j < 4; ++j) std::memcpy(Place(v[j], o), static_cast<const uint8_t*>(p) + j * 4, 4);
     return;
   }
+  if (i.Is("atom.acq_rel.gpu.global.add.u32") || i.Is("atom.relaxed.gpu.global.add.u32")) {
+    auto* p = static_cast<uint32_t*>(const_cast<void*>(Pointer(v[1], o)));
+    if (!CheckGlobal(p, 4, true)) return;
+    const uint32_t before = *p;
+    *p = before + Word(v[2], o);
+    return Set(v[0], o, before);
+  }
+  // What others are waited for with. Of CTAs that run side by side, the others go on meanwhile, mostly for
+  // longer than the reader has patience for.
+  if (i.Is("ld.acquire.gpu.global.u32")) {
+    const auto* p = static_cast<const uint32_t*>(GlobalRead(Pointer(v[1], o), 4));
+    Set(v[0], o, *p);
+    const uint32_t seen = *p;
+    bool asked = false;
+    thread_->polls = true;
+    const int odds = launch_.slices_side_by_side ? 256 : 4;
+    Wait("another CTA's ticket", [this, p, seen, asked, odds]() mutable {
+      const bool first = !asked;
+      asked = true;
+      return !first && (*p != seen || random_() % odds == 0);
+    });
+    thread_->polls = false;
+    return;
+  }
   if (i.Is("st.global.cg.v4.f32")) {
     auto* p = static_cast<uint8_t*>(const_cast<void*>(Pointer(v[0], o)));
     if (reinterpret_cast<uintptr_t>(p) % 16 != 0) {
@@ -162,6 +186,7 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
   if (i.Is("barrier.cluster.arrive")) return;  // with its wait, which follows
   if (i.Is("barrier.cluster.wait")) return ClusterBarrier();
   if (i.Is("mov.u32") && v[1].name == "%%cluster_nctaid.z") return Set(v[0], o, launch_.cluster_z);
+  if (i.Is("mov.u32") && v[1].name == "%%nsmid") return Set(v[0], o, launch_.sm_count);
   if (i.Is("mapa.u64")) {
     const void* p = Pointer(v[1], o);
     const uint32_t rank = Word(v[2], o);

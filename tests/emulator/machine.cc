@@ -57,9 +57,10 @@ MachineReport Machine::Run() {
   std::vector<std::vector<SimtDim3>> clusters;
   for (unsigned x = 0; x < grid_.x; ++x) {
     for (unsigned y = 0; y < grid_.y; ++y) {
-      for (unsigned z = 0; z < grid_.z; z += launch_.cluster_z) {
+      const unsigned side_by_side = launch_.slices_side_by_side ? grid_.z : launch_.cluster_z;
+      for (unsigned z = 0; z < grid_.z; z += side_by_side) {
         clusters.emplace_back();
-        for (int i = 0; i < launch_.cluster_z; ++i) clusters.back().push_back({x, y, z + i});
+        for (unsigned i = 0; i < side_by_side; ++i) clusters.back().push_back({x, y, z + i});
       }
     }
   }
@@ -121,6 +122,8 @@ void Machine::RunCluster(const std::vector<SimtDim3>& blocks) {
     if (!alive) break;
     if (warps.empty()) {
       if (DeliverCopy()) continue;
+      if (std::any_of(threads_.begin(), threads_.end(), [](const auto& thread) { return thread->polls; }))
+        continue;
       for (const auto& thread : threads_) {
         if (thread->done) continue;
         Problem(absl::StrCat("CTA (", ctas_[thread->cta]->index.x, ", ", ctas_[thread->cta]->index.y, ", ",

@@ -36,11 +36,14 @@ namespace qgemm {
 // different instructions, barriers that nobody completes, work before griddepcontrol.wait that must come
 // after it.
 //
-// CTAs (or clusters) run one after the other in an order of the seed's.
+// CTAs (or clusters) run one after the other in an order of the seed's, or all slices of a tile (CTAs along
+// z) side by side.
 struct MachineLaunch {
   Dim3 grid;
   int threads = 32;
   int cluster_z = 1;
+  bool slices_side_by_side = false;
+  uint32_t sm_count = 0;  // what %nsmid says
   uint32_t dynamic_bytes = 0;
   int static_count = 0;  // static shared variables, each in a slot of its own
   uint32_t static_slot_bytes = 16;
@@ -142,6 +145,7 @@ class Machine {
     bool done = false;
     std::function<bool()> ready;  // null: it can run
     std::string waits_for;
+    bool polls = false;  // it goes on at some time whatever others do
     std::vector<SharedCopy> open;
     std::deque<std::vector<SharedCopy>> groups;
     bool after_kernel_before = false;
