@@ -14,7 +14,8 @@ Weights are random. What is done, each step under its name in the JSON that --ou
   decode   tokens per second with the decoding step as a CUDA graph: bf16, qgemm, tinygemm
   steps    one pass of T rows through the model, in a CUDA graph
   methods  the layers exported as 8 methods (1, 2, 4, 8, 16, 32, 64 rows and any), with and without the weight store: the same
-           files; where run_layer is (--run-layer), a layer of that bundle run in C beside its product in fp64
+           files; what every launch of them reads and writes, by its kernel's PTX: one analysis per signature; where
+           run_layer is (--run-layer), a layer of that bundle run in C beside its product in fp64
   export   torch.export of prefill and decoding step, saved, loaded and run: the same tokens
   hf       the same weights in transformers' LlamaForCausalLM, whose layers are replaced; generate() beside the plain model
   aoti     the decoding step compiled to an AOTInductor package. It is code alone: its weights are those of the bundle

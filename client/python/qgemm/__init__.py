@@ -39,7 +39,7 @@ from qgemm.types import (
 
 __version__ = "0.1.0"
 
-_MODULES = ("bundle", "errors", "importers", "packing", "torch", "weight_store")
+_MODULES = ("access", "bundle", "errors", "importers", "packing", "torch", "weight_store")
 
 
 def __getattr__(name):

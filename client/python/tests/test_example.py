@@ -39,6 +39,10 @@ def test_a_tiny_llama_is_exported_end_to_end(daemon, tmp_path):
         assert (figures["export"][method]["qgemm_calls"], figures["export"][method]["other_matmuls"]) == (15, 0)
     assert figures["export"]["same_tokens"]
     assert figures["methods"]["same_files"] and figures["methods"]["files"] > 10
+    accesses = figures["methods"]["access"]
+    if "QGEMM_LIBRARY" in os.environ:
+        assert accesses["analyses"] == accesses["signatures"] < accesses["calls"]
+        assert (accesses["failures"], accesses["analyses_when_repeated"], accesses["wrong"]) == (0, 0, 0)
     # Its weights are given to it, and no product is left that Inductor would choose a kernel for.
     assert figures["load"]["constants"] > 30 and figures["load"]["same_tokens"]
     assert figures["aoti"]["gemm_configs_chosen_by_inductor"] == 0 and not figures["aoti"]["max_autotune"]

@@ -1,4 +1,4 @@
-"""Step methods: eight methods with and without the weight store, and a layer of them in C."""
+"""Step methods: eight methods with and without the weight store, what their kernels access, and a layer of them in C."""
 
 import dataclasses
 import hashlib
@@ -9,6 +9,7 @@ import tempfile
 import time
 
 import torch
+from llama_export.access import access
 from llama_export.run import EXAMPLES
 
 import qgemm
@@ -43,6 +44,7 @@ def methods(run, figures):
     if run.is_cuda and saved.weights:  # of the last, which is the one with the store
         once = saved.weights.written * len(rows) == saved.weights.written + saved.weights.skipped
         run.expect("methods", once, f"weights were not written once: {saved.weights}")
+    access(run, figures, qgemm.bundle.Bundle.open(folder / "with"))
     run_layer_of(run, figures, folder)
     if not a.methods_folder:
         shutil.rmtree(folder)
