@@ -94,6 +94,8 @@ TEST_F(FingerprintGpuTest, CatchesOneBitAndPairsOfSignBitsInAGibibyte) {
     write(a, words[a]);
     write(b, words[b]);
   }
+  std::printf("caught: %d of %d single bits, %d of %d pairs of sign bits, in %lld bytes\n", caught_bits,
+              trials, caught_pairs, trials, static_cast<long long>(bytes));
   EXPECT_EQ(caught_bits, trials);
   EXPECT_EQ(caught_pairs, trials);
   EXPECT_EQ(Hash(memory->address(), bytes), before);
