@@ -124,6 +124,14 @@ int qgemm_runtime_allocate_workspace(qgemm_runtime* runtime, int64_t max_m, qgem
   return qgemm::Answer(workspace.status(), error, error_size);
 }
 
+int qgemm_runtime_allocate_graph_workspace(qgemm_runtime* runtime, int64_t max_m, void* stream,
+                                           qgemm_workspace* out, char* error, size_t error_size) {
+  if (runtime == nullptr || out == nullptr) return qgemm::Answer(qgemm::Null(), error, error_size);
+  const auto workspace = runtime->runtime->AllocateWorkspaceForGraph(max_m, stream);
+  if (workspace.ok()) *out = qgemm::ToC(*workspace);
+  return qgemm::Answer(workspace.status(), error, error_size);
+}
+
 void qgemm_runtime_free_workspace(qgemm_runtime* runtime, const qgemm_workspace* workspace) {
   if (runtime == nullptr || workspace == nullptr) return;
   runtime->runtime->FreeWorkspace({workspace->address, workspace->bytes, workspace->ticket_bytes});

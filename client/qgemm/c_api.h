@@ -94,6 +94,11 @@ int qgemm_runtime_workspace_size(const qgemm_runtime* runtime, int64_t max_m, qg
 /* The same, allocated and zeroed; freed with the runtime or before. */
 int qgemm_runtime_allocate_workspace(qgemm_runtime* runtime, int64_t max_m, qgemm_workspace* out, char* error,
                                      size_t error_size);
+/* The same for launches captured on `stream`, which is being captured: freed when the graph and all that was
+   made of it are gone, at the latest with the runtime. QGEMM_FAILED_PRECONDITION: the stream is not being
+   captured. */
+int qgemm_runtime_allocate_graph_workspace(qgemm_runtime* runtime, int64_t max_m, void* stream,
+                                           qgemm_workspace* out, char* error, size_t error_size);
 void qgemm_runtime_free_workspace(qgemm_runtime* runtime, const qgemm_workspace* workspace);
 
 int qgemm_runtime_launch(qgemm_runtime* runtime, int layer, const qgemm_launch* launch, char* error,

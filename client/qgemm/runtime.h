@@ -96,6 +96,12 @@ class Runtime {
   // The same, allocated and zeroed; freed with the runtime, or by FreeWorkspace.
   [[nodiscard]] virtual absl::StatusOr<WorkspaceMemory> AllocateWorkspace(int64_t max_m) = 0;
   virtual void FreeWorkspace(const WorkspaceMemory& workspace) = 0;
+  // The same for launches that are captured on `stream` (CUstream, being captured now): it belongs to the
+  // graph and is freed when that and all that was made of it are gone, at the latest with the runtime; so
+  // graphs that are captured on one stream, each with its own, may be replayed at once. FailedPrecondition:
+  // the stream is not being captured.
+  [[nodiscard]] virtual absl::StatusOr<WorkspaceMemory> AllocateWorkspaceForGraph(int64_t max_m,
+                                                                                  void* stream) = 0;
 
   // InvalidArgument names the layer, the argument and what is wrong: not aligned, missing, an M that no
   // kernel serves, a workspace that is too small, a Y that lies over X or the residual (in its own place a

@@ -39,6 +39,7 @@ class BundleRuntime final : public Runtime {
   absl::StatusOr<SelectedKernel> Select(int layer, int64_t m) const override;
   WorkspaceMemory WorkspaceFor(int64_t max_m) const override;
   absl::StatusOr<WorkspaceMemory> AllocateWorkspace(int64_t max_m) override;
+  absl::StatusOr<WorkspaceMemory> AllocateWorkspaceForGraph(int64_t max_m, void* stream) override;
   void FreeWorkspace(const WorkspaceMemory& workspace) override { device_->Free(workspace.address); }
   absl::Status Launch(int index, const LayerLaunch& launch) override;
 
@@ -244,6 +245,13 @@ absl::StatusOr<WorkspaceMemory> BundleRuntime::AllocateWorkspace(int64_t max_m) 
   WorkspaceMemory workspace = WorkspaceFor(max_m);
   if (workspace.bytes == 0) return workspace;
   QGEMM_ASSIGN_OR_RETURN(workspace.address, device_->Allocate(workspace.bytes));
+  return workspace;
+}
+
+absl::StatusOr<WorkspaceMemory> BundleRuntime::AllocateWorkspaceForGraph(int64_t max_m, void* stream) {
+  WorkspaceMemory workspace = WorkspaceFor(max_m);
+  if (workspace.bytes == 0) return workspace;
+  QGEMM_ASSIGN_OR_RETURN(workspace.address, device_->AllocateForGraph(workspace.bytes, stream));
   return workspace;
 }
 

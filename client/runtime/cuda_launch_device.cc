@@ -1,4 +1,7 @@
+#include <algorithm>
+#include <atomic>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -46,6 +49,26 @@ class CudaLaunchDevice final : public LaunchDevice {
     buffers_.emplace(address, std::move(buffer));
     return address;
   }
+  absl::StatusOr<uint64_t> AllocateForGraph(int64_t bytes, void* stream) override {
+    const CurrentContext current(context_);
+    const RelaxedCapture relaxed;
+    FreeOfGraphsThatAreGone();
+    QGEMM_ASSIGN_OR_RETURN(CUgraph_st* const graph, GraphOfCapture(static_cast<CUstream_st*>(stream)));
+    QGEMM_ASSIGN_OR_RETURN(const uint64_t address, Allocate(bytes));
+    using Flag = std::shared_ptr<std::atomic<bool>>;
+    const Flag is_gone = std::make_shared<std::atomic<bool>>(false);
+    {
+      MutexLock lock(mu_);
+      of_graphs_.emplace_back(is_gone, address);
+    }
+    // The driver's thread may outlive the device, and must not call CUDA: it raises a flag.
+    const auto raise = [](void* flag) {
+      const std::unique_ptr<Flag> held(static_cast<Flag*>(flag));
+      (*held)->store(true);
+    };
+    QGEMM_RETURN_IF_ERROR(OnGraphDestroyed(graph, raise, new Flag(is_gone)));
+    return address;
+  }
   void Free(uint64_t address) override {
     const CurrentContext current(context_);
     MutexLock lock(mu_);
@@ -75,12 +98,22 @@ class CudaLaunchDevice final : public LaunchDevice {
   }
 
  private:
+  void FreeOfGraphsThatAreGone() {
+    MutexLock lock(mu_);
+    const auto gone = std::partition(of_graphs_.begin(), of_graphs_.end(),
+                                     [](const auto& block) { return !block.first->load(); });
+    for (auto block = gone; block != of_graphs_.end(); ++block) buffers_.erase(block->second);
+    of_graphs_.erase(gone, of_graphs_.end());
+  }
+
   const Context context_;
   const std::string arch_;
   const DeviceProfile profile_;
   Mutex mu_;
   std::vector<Module> modules_ QGEMM_GUARDED_BY(mu_);
   std::map<uint64_t, DeviceBuffer> buffers_ QGEMM_GUARDED_BY(mu_);
+  // Buffers that belong to graphs, and whether the graph is gone.
+  std::vector<std::pair<std::shared_ptr<std::atomic<bool>>, uint64_t>> of_graphs_ QGEMM_GUARDED_BY(mu_);
 };
 
 }  // namespace

@@ -45,6 +45,10 @@ class LaunchDevice {
                                                                   const std::string& entry,
                                                                   int dynamic_smem_bytes) = 0;
   [[nodiscard]] virtual absl::StatusOr<uint64_t> Allocate(int64_t bytes) = 0;  // 256-byte aligned, zeros
+  // The same while `stream` is being captured, belonging to its graph: free when the graph and all that was
+  // made of it are gone, at the latest with the device. Becomes no part of the graph itself.
+  // FailedPrecondition: the stream is not being captured.
+  [[nodiscard]] virtual absl::StatusOr<uint64_t> AllocateForGraph(int64_t bytes, void* stream) = 0;
   virtual void Free(uint64_t address) = 0;
   [[nodiscard]] virtual absl::Status CopyIn(uint64_t address, absl::string_view bytes) = 0;
   [[nodiscard]] virtual absl::Status CopyOut(uint64_t address, absl::Span<char> bytes) = 0;

@@ -15,56 +15,62 @@ namespace qgemm {
 // One line per function used. Names are the driver's exported symbols: cuda.h maps the plain names to
 // versioned ones by macros, and which version it picks changes between toolkits. These versions exist in
 // every driver that can load a CUDA 12 or 13 cubin.
-#define QGEMM_DRIVER_FUNCTIONS(X)                                                                        \
-  X(GetErrorName, "cuGetErrorName", CUresult(CUresult, const char**))                                    \
-  X(GetErrorString, "cuGetErrorString", CUresult(CUresult, const char**))                                \
-  X(Init, "cuInit", CUresult(unsigned))                                                                  \
-  X(DriverGetVersion, "cuDriverGetVersion", CUresult(int*))                                              \
-  X(DeviceGetCount, "cuDeviceGetCount", CUresult(int*))                                                  \
-  X(DeviceGet, "cuDeviceGet", CUresult(CUdevice*, int))                                                  \
-  X(DeviceGetName, "cuDeviceGetName", CUresult(char*, int, CUdevice))                                    \
-  X(DeviceGetUuid, "cuDeviceGetUuid", CUresult(CUuuid*, CUdevice))                                       \
-  X(DeviceGetAttribute, "cuDeviceGetAttribute", CUresult(int*, CUdevice_attribute, CUdevice))            \
-  X(DeviceTotalMem, "cuDeviceTotalMem_v2", CUresult(size_t*, CUdevice))                                  \
-  X(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", CUresult(CUcontext*, CUdevice))                  \
-  X(DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", CUresult(CUdevice))                         \
-  X(CtxSetCurrent, "cuCtxSetCurrent", CUresult(CUcontext))                                               \
-  X(CtxGetCurrent, "cuCtxGetCurrent", CUresult(CUcontext*))                                              \
-  X(CtxSynchronize, "cuCtxSynchronize", CUresult())                                                      \
-  X(MemGetInfo, "cuMemGetInfo_v2", CUresult(size_t*, size_t*))                                           \
-  X(MemAlloc, "cuMemAlloc_v2", CUresult(CUdeviceptr*, size_t))                                           \
-  X(MemFree, "cuMemFree_v2", CUresult(CUdeviceptr))                                                      \
-  X(MemcpyHtoD, "cuMemcpyHtoD_v2", CUresult(CUdeviceptr, const void*, size_t))                           \
-  X(MemcpyDtoH, "cuMemcpyDtoH_v2", CUresult(void*, CUdeviceptr, size_t))                                 \
-  X(MemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", CUresult(CUdeviceptr, CUdeviceptr, size_t, CUstream))       \
-  X(MemsetD8Async, "cuMemsetD8Async", CUresult(CUdeviceptr, unsigned char, size_t, CUstream))            \
-  X(ModuleLoadData, "cuModuleLoadData", CUresult(CUmodule*, const void*))                                \
-  X(ModuleUnload, "cuModuleUnload", CUresult(CUmodule))                                                  \
-  X(ModuleGetFunction, "cuModuleGetFunction", CUresult(CUfunction*, CUmodule, const char*))              \
-  X(FuncSetAttribute, "cuFuncSetAttribute", CUresult(CUfunction, CUfunction_attribute, int))             \
-  X(FuncGetAttribute, "cuFuncGetAttribute", CUresult(int*, CUfunction_attribute, CUfunction))            \
-  X(LaunchKernel, "cuLaunchKernel",                                                                      \
-    CUresult(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, \
-             void**, void**))                                                                            \
-  X(LaunchKernelEx, "cuLaunchKernelEx", CUresult(const CUlaunchConfig*, CUfunction, void**, void**))     \
-  X(TensorMapEncodeTiled, "cuTensorMapEncodeTiled",                                                      \
-    CUresult(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, \
-             const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,            \
-             CUtensorMapL2promotion, CUtensorMapFloatOOBfill))                                           \
-  X(StreamCreate, "cuStreamCreate", CUresult(CUstream*, unsigned))                                       \
-  X(StreamDestroy, "cuStreamDestroy_v2", CUresult(CUstream))                                             \
-  X(StreamSynchronize, "cuStreamSynchronize", CUresult(CUstream))                                        \
-  X(StreamBeginCapture, "cuStreamBeginCapture_v2", CUresult(CUstream, CUstreamCaptureMode))              \
-  X(StreamEndCapture, "cuStreamEndCapture", CUresult(CUstream, CUgraph*))                                \
-  X(EventCreate, "cuEventCreate", CUresult(CUevent*, unsigned))                                          \
-  X(EventDestroy, "cuEventDestroy_v2", CUresult(CUevent))                                                \
-  X(EventRecordWithFlags, "cuEventRecordWithFlags", CUresult(CUevent, CUstream, unsigned))               \
-  X(EventSynchronize, "cuEventSynchronize", CUresult(CUevent))                                           \
-  X(EventElapsedTime, "cuEventElapsedTime", CUresult(float*, CUevent, CUevent))                          \
-  X(GraphInstantiateWithFlags, "cuGraphInstantiateWithFlags",                                            \
-    CUresult(CUgraphExec*, CUgraph, unsigned long long))                                                 \
-  X(GraphDestroy, "cuGraphDestroy", CUresult(CUgraph))                                                   \
-  X(GraphExecDestroy, "cuGraphExecDestroy", CUresult(CUgraphExec))                                       \
+#define QGEMM_DRIVER_FUNCTIONS(X)                                                                          \
+  X(GetErrorName, "cuGetErrorName", CUresult(CUresult, const char**))                                      \
+  X(GetErrorString, "cuGetErrorString", CUresult(CUresult, const char**))                                  \
+  X(Init, "cuInit", CUresult(unsigned))                                                                    \
+  X(DriverGetVersion, "cuDriverGetVersion", CUresult(int*))                                                \
+  X(DeviceGetCount, "cuDeviceGetCount", CUresult(int*))                                                    \
+  X(DeviceGet, "cuDeviceGet", CUresult(CUdevice*, int))                                                    \
+  X(DeviceGetName, "cuDeviceGetName", CUresult(char*, int, CUdevice))                                      \
+  X(DeviceGetUuid, "cuDeviceGetUuid", CUresult(CUuuid*, CUdevice))                                         \
+  X(DeviceGetAttribute, "cuDeviceGetAttribute", CUresult(int*, CUdevice_attribute, CUdevice))              \
+  X(DeviceTotalMem, "cuDeviceTotalMem_v2", CUresult(size_t*, CUdevice))                                    \
+  X(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", CUresult(CUcontext*, CUdevice))                    \
+  X(DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease_v2", CUresult(CUdevice))                           \
+  X(CtxSetCurrent, "cuCtxSetCurrent", CUresult(CUcontext))                                                 \
+  X(CtxGetCurrent, "cuCtxGetCurrent", CUresult(CUcontext*))                                                \
+  X(CtxSynchronize, "cuCtxSynchronize", CUresult())                                                        \
+  X(MemGetInfo, "cuMemGetInfo_v2", CUresult(size_t*, size_t*))                                             \
+  X(MemAlloc, "cuMemAlloc_v2", CUresult(CUdeviceptr*, size_t))                                             \
+  X(MemFree, "cuMemFree_v2", CUresult(CUdeviceptr))                                                        \
+  X(MemcpyHtoD, "cuMemcpyHtoD_v2", CUresult(CUdeviceptr, const void*, size_t))                             \
+  X(MemcpyDtoH, "cuMemcpyDtoH_v2", CUresult(void*, CUdeviceptr, size_t))                                   \
+  X(MemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", CUresult(CUdeviceptr, CUdeviceptr, size_t, CUstream))         \
+  X(MemsetD8Async, "cuMemsetD8Async", CUresult(CUdeviceptr, unsigned char, size_t, CUstream))              \
+  X(ModuleLoadData, "cuModuleLoadData", CUresult(CUmodule*, const void*))                                  \
+  X(ModuleUnload, "cuModuleUnload", CUresult(CUmodule))                                                    \
+  X(ModuleGetFunction, "cuModuleGetFunction", CUresult(CUfunction*, CUmodule, const char*))                \
+  X(FuncSetAttribute, "cuFuncSetAttribute", CUresult(CUfunction, CUfunction_attribute, int))               \
+  X(FuncGetAttribute, "cuFuncGetAttribute", CUresult(int*, CUfunction_attribute, CUfunction))              \
+  X(LaunchKernel, "cuLaunchKernel",                                                                        \
+    CUresult(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,   \
+             void**, void**))                                                                              \
+  X(LaunchKernelEx, "cuLaunchKernelEx", CUresult(const CUlaunchConfig*, CUfunction, void**, void**))       \
+  X(TensorMapEncodeTiled, "cuTensorMapEncodeTiled",                                                        \
+    CUresult(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,   \
+             const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,              \
+             CUtensorMapL2promotion, CUtensorMapFloatOOBfill))                                             \
+  X(StreamCreate, "cuStreamCreate", CUresult(CUstream*, unsigned))                                         \
+  X(StreamDestroy, "cuStreamDestroy_v2", CUresult(CUstream))                                               \
+  X(StreamSynchronize, "cuStreamSynchronize", CUresult(CUstream))                                          \
+  X(StreamBeginCapture, "cuStreamBeginCapture_v2", CUresult(CUstream, CUstreamCaptureMode))                \
+  X(StreamEndCapture, "cuStreamEndCapture", CUresult(CUstream, CUgraph*))                                  \
+  X(StreamGetCaptureInfo, "cuStreamGetCaptureInfo_v2",                                                     \
+    CUresult(CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**, size_t*))       \
+  X(ThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", CUresult(CUstreamCaptureMode*))  \
+  X(UserObjectCreate, "cuUserObjectCreate", CUresult(CUuserObject*, void*, CUhostFn, unsigned, unsigned))  \
+  X(UserObjectRelease, "cuUserObjectRelease", CUresult(CUuserObject, unsigned))                            \
+  X(GraphRetainUserObject, "cuGraphRetainUserObject", CUresult(CUgraph, CUuserObject, unsigned, unsigned)) \
+  X(EventCreate, "cuEventCreate", CUresult(CUevent*, unsigned))                                            \
+  X(EventDestroy, "cuEventDestroy_v2", CUresult(CUevent))                                                  \
+  X(EventRecordWithFlags, "cuEventRecordWithFlags", CUresult(CUevent, CUstream, unsigned))                 \
+  X(EventSynchronize, "cuEventSynchronize", CUresult(CUevent))                                             \
+  X(EventElapsedTime, "cuEventElapsedTime", CUresult(float*, CUevent, CUevent))                            \
+  X(GraphInstantiateWithFlags, "cuGraphInstantiateWithFlags",                                              \
+    CUresult(CUgraphExec*, CUgraph, unsigned long long))                                                   \
+  X(GraphDestroy, "cuGraphDestroy", CUresult(CUgraph))                                                     \
+  X(GraphExecDestroy, "cuGraphExecDestroy", CUresult(CUgraphExec))                                         \
   X(GraphLaunch, "cuGraphLaunch", CUresult(CUgraphExec, CUstream))
 
 struct Driver::Api {
@@ -434,6 +440,40 @@ absl::StatusOr<GraphExec> Stream::EndCapture() {
   CUgraphExec exec = nullptr;
   QGEMM_RETURN_IF_ERROR(QGEMM_CU(*g_api, GraphInstantiateWithFlags, &exec, graph.get(), 0));
   return GraphExec(exec);
+}
+
+RelaxedCapture::RelaxedCapture() : mode_(CU_STREAM_CAPTURE_MODE_RELAXED) { Exchange(); }
+
+RelaxedCapture::~RelaxedCapture() { Exchange(); }
+
+void RelaxedCapture::Exchange() {
+  CUstreamCaptureMode mode = static_cast<CUstreamCaptureMode>(mode_);
+  static_cast<void>(g_api->ThreadExchangeStreamCaptureMode(&mode));
+  mode_ = static_cast<int>(mode);
+}
+
+absl::StatusOr<CUgraph_st*> GraphOfCapture(CUstream_st* stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUgraph graph = nullptr;
+  QGEMM_RETURN_IF_ERROR(
+      QGEMM_CU(*g_api, StreamGetCaptureInfo, stream, &status, nullptr, &graph, nullptr, nullptr));
+  if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+    return absl::FailedPreconditionError("the stream is not being captured in a graph");
+  }
+  return graph;
+}
+
+absl::Status OnGraphDestroyed(CUgraph_st* graph, void (*function)(void*), void* argument) {
+  CUuserObject object = nullptr;
+  absl::Status status =
+      QGEMM_CU(*g_api, UserObjectCreate, &object, argument, function, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+  if (!status.ok()) {
+    function(argument);
+    return status;
+  }
+  status = QGEMM_CU(*g_api, GraphRetainUserObject, graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
+  if (!status.ok()) static_cast<void>(g_api->UserObjectRelease(object, 1));  // runs the function
+  return status;
 }
 
 void Stream::AbandonCapture() {

@@ -229,6 +229,27 @@ struct TensorMapShape {
                                           int dynamic_smem_bytes, void** params, CUstream_st* stream,
                                           int cluster_z, bool programmatic);
 
+// While it is there this thread may allocate and load although a stream, its own or another thread's, is
+// being captured; none of that becomes part of the graph.
+class RelaxedCapture {
+ public:
+  RelaxedCapture();
+  ~RelaxedCapture();
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  void Exchange();
+  int mode_;  // a CUstreamCaptureMode
+};
+
+// The graph that a stream is being captured in. FailedPrecondition: it is not.
+[[nodiscard]] absl::StatusOr<CUgraph_st*> GraphOfCapture(CUstream_st* stream);
+
+// Runs function(argument) once, when the graph and everything made of it are gone, on a thread of the
+// driver's; where this fails, at once. It must not call CUDA.
+[[nodiscard]] absl::Status OnGraphDestroyed(CUgraph_st* graph, void (*function)(void*), void* argument);
+
 class Stream {
  public:
   [[nodiscard]] static absl::StatusOr<Stream> Create();

@@ -21,6 +21,7 @@ class NoDevice final : public LaunchDevice {
     return this;
   }
   absl::StatusOr<uint64_t> Allocate(int64_t) override { return 0x100000; }
+  absl::StatusOr<uint64_t> AllocateForGraph(int64_t, void*) override { return 0x100000; }
   void Free(uint64_t) override {}
   absl::Status CopyIn(uint64_t, absl::string_view) override { return absl::OkStatus(); }
   absl::Status CopyOut(uint64_t, absl::Span<char>) override { return absl::OkStatus(); }

@@ -4,11 +4,14 @@
 #include <atomic>
 #include <cstring>
 #include <map>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "base/status_macros.h"
 #include "client/runtime/launch_device.h"
 
 namespace qgemm {
@@ -40,6 +43,12 @@ class FakeLaunchDevice : public LaunchDevice {
     const uint64_t address = next_;
     next_ += static_cast<uint64_t>(bytes + 255) / 256 * 256 + 256;
     memory[address] = std::string(bytes, '\0');
+    return address;
+  }
+  absl::StatusOr<uint64_t> AllocateForGraph(int64_t bytes, void* stream) override {
+    if (captured.count(stream) == 0) return absl::FailedPreconditionError("the stream is not being captured");
+    QGEMM_ASSIGN_OR_RETURN(const uint64_t address, Allocate(bytes));
+    of_graphs[stream].push_back(address);
     return address;
   }
   void Free(uint64_t address) override { memory.erase(address); }
@@ -83,6 +92,8 @@ class FakeLaunchDevice : public LaunchDevice {
   std::vector<size_t> parameter_bytes;  // of the kernels launched: what is kept of each parameter
   std::vector<std::unique_ptr<Loaded>> loaded;
   std::map<uint64_t, std::string> memory;
+  std::set<void*> captured;                          // streams
+  std::map<void*, std::vector<uint64_t>> of_graphs;  // memory, by the stream of the capture
   std::atomic<int> encoded = 0;
   std::vector<Launched> launches;
 

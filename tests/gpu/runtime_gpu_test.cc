@@ -3,11 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <numeric>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
 #include <random>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "client/bundle/bundle.h"
@@ -212,6 +218,85 @@ TEST_F(RuntimeGpuTest, ASimilarPicksKernelIsRightForTheLayersOwnShape) {
     }
     EXPECT_LE(std::sqrt(difference / norm), 3e-3) << m;
   }
+}
+
+TEST_F(RuntimeGpuTest, GraphsWithWorkspacesOfTheirOwnAreReplayedAtOnce) {
+  const Problem problem{384, 8192, {}};
+  MakeBundle({{"layer", problem, "", {SamplePick(8, kPointers, 8, problem)}}});
+  const auto runtime = Load();
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  std::mt19937 random(5);
+  std::map<std::string, std::unique_ptr<DeviceMemory>> planes;
+  for (const PlaneSize& plane : PlanesOf(problem)) {
+    // Scales are small positive numbers, whatever the codes are.
+    std::vector<uint16_t> words(plane.bytes / 2, ScalarFromDouble(0.0078125, ScalarType::kBf16));
+    if (std::string(plane.plane) == "weights") std::generate(words.begin(), words.end(), std::ref(random));
+    planes[plane.plane] = Upload(words);
+  }
+  auto stream = Stream::Create();
+  const auto second = Stream::Create();
+  ASSERT_TRUE(stream.ok() && second.ok());
+  struct Case {
+    std::unique_ptr<DeviceMemory> x, y;
+    LayerLaunch launch;
+    std::vector<uint16_t> expected;
+    std::optional<GraphExec> graph;
+  };
+  std::array<Case, 2> cases;
+  const auto workspace = (*runtime)->AllocateWorkspace(8);
+  ASSERT_TRUE(workspace.ok() && workspace->bytes > 0) << workspace.status();
+  EXPECT_TRUE(absl::IsFailedPrecondition((*runtime)->AllocateWorkspaceForGraph(8, stream->get()).status()));
+  const auto capture = [&](Case& c) {
+    ASSERT_TRUE(stream->BeginCapture().ok());
+    const auto of_graph = (*runtime)->AllocateWorkspaceForGraph(8, stream->get());
+    ASSERT_TRUE(of_graph.ok()) << of_graph.status();
+    c.launch.workspace = *of_graph;
+    const absl::Status launched = (*runtime)->Launch(0, c.launch);
+    ASSERT_TRUE(launched.ok()) << launched;
+    auto graph = stream->EndCapture();
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    c.graph.emplace(*std::move(graph));
+  };
+  for (Case& c : cases) {
+    std::vector<uint16_t> x(8 * problem.k);
+    for (uint16_t& value : x) value = ScalarFromDouble((random() % 1000) / 500.0 - 1, ScalarType::kBf16);
+    c.x = Upload(x);
+    c.y = Upload(std::vector<uint16_t>(8 * problem.n));
+    ASSERT_TRUE(device().Synchronize().ok());
+    c.launch.m = 8;
+    c.launch.x = c.x->address();
+    c.launch.ldx = problem.k;
+    c.launch.y = c.y->address();
+    c.launch.ldy = problem.n;
+    c.launch.weights = planes["weights"]->address();
+    c.launch.scales = planes["scales"]->address();
+    c.launch.stream = stream->get();
+    c.launch.workspace = *workspace;
+    const absl::Status launched = (*runtime)->Launch(0, c.launch);
+    ASSERT_TRUE(launched.ok()) << launched;
+    ASSERT_TRUE(stream->Synchronize().ok());
+    c.expected = Download<uint16_t>(c.y->address(), 8 * problem.n);
+    capture(c);
+  }
+  EXPECT_NE(cases[0].expected, cases[1].expected);
+  EXPECT_NE(cases[0].launch.workspace.address, cases[1].launch.workspace.address);
+  for (int i = 0; i < (SmallMode() ? 5 : 500); ++i) {
+    ASSERT_TRUE(cases[0].graph->Launch(*stream).ok());
+    ASSERT_TRUE(cases[1].graph->Launch(*second).ok());
+  }
+  ASSERT_TRUE(stream->Synchronize().ok() && second->Synchronize().ok());
+  for (const Case& c : cases) EXPECT_EQ(Download<uint16_t>(c.y->address(), 8 * problem.n), c.expected);
+
+  // A graph's workspace is freed with it.
+  std::set<uint64_t> addresses;
+  for (int i = 0; i < 20; ++i) {
+    capture(cases[0]);  // in the place of the one before
+    ASSERT_TRUE(cases[0].graph->Launch(*stream).ok());
+    ASSERT_TRUE(stream->Synchronize().ok());
+    addresses.insert(cases[0].launch.workspace.address);
+  }
+  EXPECT_LT(addresses.size(), 20);
+  EXPECT_EQ(Download<uint16_t>(cases[0].y->address(), 8 * problem.n), cases[0].expected);
 }
 
 TEST_F(RuntimeGpuTest, FingerprintsOfTensorsAreThoseOfTheirBytes) {

@@ -312,6 +312,26 @@ TEST_F(RuntimeTest, TicketsOfAllKernelsEndAtOnePlace) {
   }
 }
 
+TEST_F(RuntimeTest, AGraphsWorkspaceIsItsOwn) {
+  const auto runtime = Load("prefill");
+  int one = 0, other = 0;  // streams
+  EXPECT_TRUE(absl::IsFailedPrecondition((*runtime)->AllocateWorkspaceForGraph(8, &one).status()));
+  device_->captured = {&one, &other};
+  const auto a = (*runtime)->AllocateWorkspaceForGraph(8, &one);
+  const auto b = (*runtime)->AllocateWorkspaceForGraph(8, &other);
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_NE(a->address, b->address);
+  EXPECT_EQ(device_->of_graphs[&one], std::vector<uint64_t>{a->address});
+  const WorkspaceMemory size = (*runtime)->WorkspaceFor(8);
+  EXPECT_EQ(std::make_pair(a->bytes, a->ticket_bytes), std::make_pair(size.bytes, size.ticket_bytes));
+  EXPECT_EQ(device_->memory[a->address].size(), size.bytes);
+  ASSERT_TRUE((*runtime)->UploadWeights().ok());
+  LayerLaunch launch = SomeLaunch(**runtime, 8);
+  launch.workspace = *a;
+  launch.stream = &one;
+  EXPECT_TRUE((*runtime)->Launch(0, launch).ok());
+}
+
 TEST_F(RuntimeTest, AWorkspaceThatIsTooSmallIsRefused) {
   const auto runtime = Load("prefill");
   ASSERT_TRUE((*runtime)->UploadWeights().ok());
