@@ -315,6 +315,11 @@ def test_methods_have_the_same_weights_once_with_and_without_skipping(daemon, tm
         assert [pick.m_bucket for pick in opened.method("any").layers[1].picks] == list(qgemm.LADDER)
         restored = qgemm.torch.QuantizedLinear.from_bundle(opened, static.layers[0])
         assert torch.equal(restored.weights, model[0].weights) and torch.equal(restored.bias, model[0].bias)
+    # Its picks are a lock file: the same export without a daemon, byte for byte.
+    KERNELS.clear()
+    qgemm.torch.load_kernels(tmp_path / "c.tar")
+    qgemm.torch.save_bundle(tmp_path / "again.tar", model, methods=methods)
+    assert (tmp_path / "again.tar").read_bytes() == (tmp_path / "c.tar").read_bytes()
     with pytest.raises(LookupError, match="method decode: .* is not tuned for M <= 1"):
         KERNELS.clear()
         with qgemm.Client(daemon) as client:

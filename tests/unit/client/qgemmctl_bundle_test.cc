@@ -107,6 +107,24 @@ TEST_F(QgemmctlBundle, ThePicksOfABundleMakeTheSameBytesWithoutADaemon) {
   EXPECT_FALSE(std::filesystem::exists(Path("c.tar")));
 }
 
+TEST_F(QgemmctlBundle, WhatIsNotTunedIsRefusedWhereTuningIsOff) {
+  daemon_.answers().lookup = [](const v1::LookupRequest& request, v1::LookupResponse* response) {
+    for (int i = 0; i < request.keys_size(); ++i) response->add_answers()->set_miss_reason("was never tuned");
+    return grpc::Status::OK;
+  };
+  int tuned = 0;
+  daemon_.answers().tune = [&](const v1::TuneRequest&, auto*) {
+    ++tuned;
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(
+      Run({"bundle", "create", "-o", Path("b"), "--shape", "64x128", "--method", "decode=16", "--no-tune"}),
+      6);
+  EXPECT_THAT(err_, AllOf(HasSubstr("64x128"), HasSubstr("M <= 16: was never tuned")));
+  EXPECT_EQ(tuned, 0);
+  EXPECT_FALSE(std::filesystem::exists(Path("b")));
+}
+
 TEST_F(QgemmctlBundle, DiffNamesWhatDiffers) {
   ASSERT_EQ(Run({"bundle", "create", "-o", Path("a"), "--shape", "64x128", "--method", "decode=1"}), 0)
       << err_;
