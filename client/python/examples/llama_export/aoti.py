@@ -46,6 +46,11 @@ def products_in(package):
     return found
 
 
+def without_vector_instructions(run):
+    """For a GPU nothing is vectorized on the CPU: no half minute of trying what that can, when compiling and when loading."""
+    return torch._inductor.config.patch({"cpp.vec_isa_ok": False} if run.is_cuda else {})
+
+
 def aoti(run, figures):
     started = time.monotonic()
 
@@ -59,11 +64,9 @@ def aoti(run, figures):
     # Fused code rounds to bf16 where the model does. The weights stay where they are.
     in_package = run.arguments.weights_in_package
     options = {"emulate_precision_casts": True, "aot_inductor.package_constants_in_so": in_package}
-    if run.is_cuda:
-        options["cpp.vec_isa_ok"] = False  # nothing is vectorized on the CPU: no half minute of trying what it can
     faulthandler.dump_traceback_later(45, repeat=True)  # says what a compilation that does not end is at
     try:
-        with torch._inductor.config.patch(options), GemmChoices() as choices:
+        with torch._inductor.config.patch(options), without_vector_instructions(run), GemmChoices() as choices:
             path = torch._inductor.aoti_compile_and_package(program, package_path=path)
     finally:
         faulthandler.cancel_dump_traceback_later()
@@ -86,7 +89,8 @@ def load(run, figures):
         return
     name = next(iter(run.prompts))
     print("load: the package", flush=True)  # a crash of what is loaded says where it was
-    package = torch._inductor.aoti_load_package(run.package)
+    with without_vector_instructions(run):
+        package = torch._inductor.aoti_load_package(run.package)
     if not run.arguments.weights_in_package:
         constants, names = constants_of(run.step_program), package.get_constant_fqns()
         figures["constants"] = len(names)
