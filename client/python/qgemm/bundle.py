@@ -56,6 +56,20 @@ class Method:
     layers: Tuple[Layer, ...]
 
 
+def check_access(pick):
+    """DataLoss: by its access report the pick's kernel writes an argument that the launch does not declare as written. A
+    kernel of which nobody said what it writes, or could not, is let through."""
+    access = pick.kernel.access
+    if not access or access["failure"]:
+        return
+    for row in access["parameters"]:
+        if not row["written"] or row["index"] >= len(pick.launch.arguments):
+            continue
+        argument = pick.launch.arguments[row["index"]]
+        if not (isinstance(argument, PointerArgument) and argument.written):
+            raise DataLoss(f"kernel {pick.kernel_sha256} writes argument '{argument.name}', which its launch does not say")
+
+
 # ---- values and their JSON ------------------------------------------------------------------------------------------
 
 
@@ -220,11 +234,14 @@ class Bundle:
         return {name[len(prefix) :]: data for name, data in tensors.items() if name.startswith(prefix)}
 
     def verify(self):
-        """Raises DataLoss for the first file that is missing or damaged; else returns self."""
+        """Raises DataLoss for the first file that is missing or damaged, or kernel that writes what its launch does not say;
+        else returns self."""
         for sha256 in self._kernels:
             self.cubin(sha256)
         for name in self.methods:
-            self.method(name)
+            for layer in self.method(name).layers:
+                for pick in layer.picks:
+                    check_access(pick)
         self.weights()
         return self
 

@@ -2,6 +2,7 @@
 the driver, seen by a driver that records."""
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from torch import nn  # noqa: E402
 import qgemm  # noqa: E402
 import qgemm.torch  # noqa: E402
 from qgemm.bundle import Bundle  # noqa: E402
-from qgemm.packing import quantize  # noqa: E402
+from qgemm.packing import LAYOUT_ID, quantize  # noqa: E402
 from qgemm.torch.kernels import KERNELS, KernelTable, PreparedLaunch  # noqa: E402
 from qgemm.torch.workspace import Workspaces  # noqa: E402
 
@@ -357,7 +358,13 @@ def test_a_damaged_bundle_is_told(daemon, tmp_path):
             Bundle.open(tmp_path / "a").verify()
         path.write_bytes(whole)
     manifest = tmp_path / "a" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"abi_version": 2', '"abi_version": 7'))
+    whole = manifest.read_text()
+    document = json.loads(whole)
+    document["kernels"][0]["access"]["parameters"][0]["written"] = True
+    manifest.write_text(json.dumps(document))
+    with pytest.raises(qgemm.DataLoss, match="writes argument"):
+        Bundle.open(tmp_path / "a").verify()
+    manifest.write_text(whole.replace('"abi_version": 2', '"abi_version": 7'))
     with pytest.raises(qgemm.FailedPrecondition, match="abi_version is 7"):
         Bundle.open(tmp_path / "a")
     with pytest.raises(qgemm.NotFound, match="there is no bundle"):
@@ -367,6 +374,23 @@ def test_a_damaged_bundle_is_told(daemon, tmp_path):
 def test_an_untuned_problem_says_what_to_do():
     with pytest.raises(LookupError, match="is not tuned: qgemm.torch.tune"):
         KernelTable().pick(qgemm.Problem.parse("64x64"), 1)
+
+
+def test_a_kernel_that_writes_its_input_is_refused():
+    message = pick_message(qgemm.Problem.parse("64x64"), 1)
+    message.launch.layout_id = LAYOUT_ID
+    row = message.kernel.access.parameters.add(index=0, read=True, written=False)
+    pick = qgemm.Pick.from_proto(message)
+    KernelTable().add([pick], {pick.kernel_sha256: b""})
+    row.written = True
+    for failure, refused in (("", True), ("calls a function", False)):  # then nobody knows
+        message.kernel.access.failure = failure
+        pick, table = qgemm.Pick.from_proto(message), KernelTable()
+        if refused:
+            with pytest.raises(qgemm.DataLoss, match="writes argument 'x', which its launch does not say"):
+                table.add([pick], {pick.kernel_sha256: b""})
+        else:
+            table.add([pick], {pick.kernel_sha256: b""})
 
 
 def test_picks_of_another_layout_are_refused():

@@ -99,8 +99,9 @@ class KernelTable:
         self._local = threading.local()
 
     def add(self, picks, kernels):
-        """`kernels`: {sha256: Kernel or bytes}. ValueError for a pick that this client cannot launch."""
-        picks = list(picks)
+        """`kernels`: {sha256: Kernel or bytes}. ValueError for a pick that this client cannot launch; DataLoss for a kernel
+        that writes more than its launch says: the operator declares that it changes none of its inputs."""
+        picks = [self._with_info(pick, kernels) for pick in picks]
         for pick in picks:
             if pick.launch.layout_id != LAYOUT_ID or pick.launch.abi_version != bundle.ABI_VERSION:
                 raise ValueError(
@@ -109,14 +110,19 @@ class KernelTable:
                 )
             if pick.kernel_sha256 not in kernels:
                 raise ValueError(f"kernel {pick.kernel_sha256} of {pick.problem} is missing")
+            bundle.check_access(pick)
         with self._lock:
             for pick in picks:
                 kernel = kernels[pick.kernel_sha256]
-                if hasattr(kernel, "info"):  # knows more than the pick says of its kernel
-                    pick = dataclasses.replace(pick, kernel=kernel.info)
                 self._picks.setdefault(pick.problem.canonical(), {})[pick.m_bucket] = pick
                 self._cubins[pick.kernel_sha256] = getattr(kernel, "cubin", kernel)
             self._version += 1
+
+    @staticmethod
+    def _with_info(pick, kernels):
+        """A fetched kernel knows more than the pick says of it."""
+        kernel = kernels.get(pick.kernel_sha256)
+        return dataclasses.replace(pick, kernel=kernel.info) if hasattr(kernel, "info") else pick
 
     def clear(self):
         with self._lock:
