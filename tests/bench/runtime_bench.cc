@@ -57,8 +57,9 @@ void SelectInRuntime(benchmark::State& state, size_t tuned) {
   BundleMethod method;
   method.name = "some";
   method.layers = {{"q", SampleProblem(), "", {}}};
-  for (const int64_t n : {192, 256, 1024})
+  for (const int64_t n : {192, 256, 1024}) {
     method.layers.push_back({absl::StrCat("n", n), {n, 256, {}}, "", {}});
+  }
   for (size_t i = 0; i < BucketLadder().size(); ++i) {
     const int bucket = BucketLadder()[i];
     for (BundleLayer& layer : method.layers) {
