@@ -47,6 +47,7 @@ for file in "$bundle"/bin/*; do strip "$file"; done
 ldd "$bundle"/bin/* | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u | while IFS= read -r library; do
   if ! basename "$library" | grep -Eq "$stays_out"; then cp -L "$library" "$bundle/lib/"; fi
 done
+strip --strip-unneeded "$bundle/lib/libqgemm.so"  # the others are stripped by who packaged them
 if ldd "$bundle"/bin/* | grep 'not found'; then die "a shared library is missing on this machine"; fi
 # RPATH rather than RUNPATH: it also holds for libraries of libraries and wins over the target's LD_LIBRARY_PATH.
 for file in "$bundle"/bin/*; do patchelf --force-rpath --set-rpath '$ORIGIN/../lib' "$file"; done
