@@ -4,6 +4,8 @@
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "kernels/cuda/driver.h"
 #include "server/runner/device.h"
@@ -38,6 +40,7 @@ class CudaDevice : public Device {
   absl::Status BeginCapture() override;
   absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() override;
   void AbandonCapture() override;
+  absl::Status Update(DeviceGraph& graph, const Enqueue& sequence) override;
   absl::Status Synchronize() override;
   absl::Status ReadBack(uint64_t address, absl::Span<std::byte> target) override;
   absl::StatusOr<double> ElapsedMicroseconds(int begin, int end) override;
@@ -46,6 +49,26 @@ class CudaDevice : public Device {
   [[nodiscard]] absl::Status Write(uint64_t address, absl::Span<const std::byte> source);
 
  private:
+  // A launch or an event of a graph.
+  struct Piece {
+    CUgraphNode_st* node = nullptr;  // null: not known
+    int cluster_z = 0;               // of a launch; 0: an event
+    int event = -1;
+    // Of a launch: the modules of the captured function, which the driver may look at when it updates the
+    // node, and of today's.
+    std::shared_ptr<const Module> captured;
+    std::shared_ptr<const Module> current;
+  };
+  class Graph;
+
+  // Inside a capture: `piece` was put on the stream, at the node that is the capture's last.
+  void Note(Piece piece);
+  // Inside an update: the piece whose turn it is, a launch in clusters of `cluster_z` or (0) an event.
+  absl::StatusOr<Piece*> NextPiece(int cluster_z);
+  // FailedPrecondition inside an update, where only launches and events have a place.
+  absl::Status RefuseInUpdate() const;
+  absl::Status EnsureEvent(int event);
+
   CudaDevice(const Driver* driver, Context context, Stream stream, int64_t memory_limit_bytes)
       : driver_(driver),
         context_(std::move(context)),
@@ -56,6 +79,9 @@ class CudaDevice : public Device {
   Context context_;
   Stream stream_;
   std::deque<Event> events_;
+  std::vector<Piece> captured_;  // by the capture that is under way
+  Graph* updating_ = nullptr;    // while Update runs
+  size_t next_piece_ = 0;        // of it
   const int64_t memory_limit_bytes_;
   const std::shared_ptr<int64_t> allocated_bytes_ = std::make_shared<int64_t>(0);
 };

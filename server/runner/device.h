@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -42,7 +43,12 @@ class DeviceMemory {
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
+  // Whether Device::Update may be tried.
+  virtual bool updatable() const { return false; }
 };
+
+// Puts work on the device's stream.
+using Enqueue = std::function<absl::Status()>;
 
 class Device {
  public:
@@ -75,6 +81,13 @@ class Device {
   [[nodiscard]] virtual absl::Status BeginCapture() = 0;
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() = 0;
   virtual void AbandonCapture() = 0;
+  // Runs `sequence`, whose work replaces the graph's piece by piece in later launches of it. It must be as
+  // many launches and events in the same order, a launch in clusters of n CTAs where the graph has one, and
+  // nothing else: FailedPrecondition otherwise, and when the device refuses. After an error the graph is not
+  // to be launched any more.
+  [[nodiscard]] virtual absl::Status Update(DeviceGraph& /*graph*/, const Enqueue& /*sequence*/) {
+    return absl::FailedPreconditionError("graphs of this device cannot be updated");
+  }
 
   // Waits for all work.
   [[nodiscard]] virtual absl::Status Synchronize() = 0;

@@ -1,0 +1,30 @@
+#ifndef QGEMM_TESTS_FAKES_FAKE_CUDA_DRIVER_H_
+#define QGEMM_TESTS_FAKES_FAKE_CUDA_DRIVER_H_
+
+#include <string>
+#include <vector>
+
+namespace qgemm::fake_cuda {
+
+// What a program that is linked with fake_cuda_driver.cc (a libcuda.so.1) did with it. One GPU, whose kernels
+// do nothing: an entry "name_84" has two parameters, of 8 and 4 bytes. It keeps to the rules of the driver's
+// manual that only show when they are broken: what refers to something that is gone is a violation.
+struct State {
+  // What ran: "name_84(7, 1) 1x2x3 threads 128 smem 0 cluster 1", "record" with the event's number.
+  std::vector<std::string> ran;
+  std::vector<std::string> violations;
+  int graphs_instantiated = 0;
+  int kernels_set = 0;  // nodes
+  int events_set = 0;
+  int modules = 0;  // loaded now
+  int graphs = 0;   // not destroyed
+  int execs = 0;
+  int refuse_set_at = -1;   // this and later updates of a kernel's node fail with refuse_with; -1: none
+  int refuse_with = 0;      // a CUresult
+  bool tells_nodes = true;  // false: cuStreamGetCaptureInfo fails
+};
+State& state();
+
+}  // namespace qgemm::fake_cuda
+
+#endif  // QGEMM_TESTS_FAKES_FAKE_CUDA_DRIVER_H_
