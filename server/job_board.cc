@@ -85,6 +85,16 @@ void JobBoard::Leave(const std::shared_ptr<PickJob>& job, uint64_t waiter) {
   ReleaseKernels(*job);
 }
 
+bool JobBoard::Hurry(const std::shared_ptr<PickJob>& job, uint64_t waiter) {
+  MutexLock lock(mu_);
+  PickJob::Shared& shared = job->shared;
+  if (shared.hurried || shared.waiters.size() != 1 || shared.waiters.count(waiter) == 0) return false;
+  shared.hurried = true;
+  FreeKeyLocked(*job);
+  changed_.NotifyAll();
+  return true;
+}
+
 std::vector<Flow> JobBoard::Flows(const PickJob& job) {
   std::vector<Flow> flows;
   MutexLock lock(mu_);
@@ -167,6 +177,11 @@ void JobBoard::Read(const std::function<void()>& read) {
 bool JobBoard::Abandoned(const PickJob& job) {
   MutexLock lock(mu_);
   return job.shared.abandoned || stopped_;
+}
+
+bool JobBoard::Hurried(const PickJob& job) {
+  MutexLock lock(mu_);
+  return job.shared.hurried;
 }
 
 void JobBoard::Notify() {

@@ -43,6 +43,10 @@ class JobBoard {
   // withdrawn: it leaves the queue and lets go of its kernels, or its planner or runner notices.
   void Leave(const std::shared_ptr<PickJob>& job, uint64_t waiter);
 
+  // That waiter's time is over: the job ends with the best it has, unless others wait for it, too. Whoever
+  // asks for the same from here on gets a job of their own. True: it was not hurried before.
+  bool Hurry(const std::shared_ptr<PickJob>& job, uint64_t waiter);
+
   // The next job to plan, of a client with less than kPlannedPerClient in work. Blocks; null when stopped.
   std::shared_ptr<PickJob> NextToPlan();
   // The same without blocking: null when there is none.
@@ -58,6 +62,7 @@ class JobBoard {
   // Runs `read` under the lock.
   void Read(const std::function<void()>& read);
   bool Abandoned(const PickJob& job);
+  bool Hurried(const PickJob& job);
   // Of those who wait for it now; empty when it is abandoned.
   std::vector<Flow> Flows(const PickJob& job);
   // Something outside became ready: wakes waiters.

@@ -474,6 +474,14 @@ void Jobs::Tick() {
       End(job, v1::JOB_STATE_FAILED, late);
       continue;
     }
+    size_t hurried = 0;
+    for (const TuneJob::Pending& one : job->LatePicks(now)) {
+      hurried += board_.Hurry(one.pick, one.waiter) ? 1 : 0;
+    }
+    if (hurried > 0) {
+      spdlog::info("job {} of {}: its execution deadline is over; {} picks end with the best so far",
+                   job->id(), job->flow().client, hurried);
+    }
     const std::optional<TimePoint> retry_at = job->retry_at();
     any_waits |= retry_at.has_value() && now >= *retry_at;
   }

@@ -63,7 +63,13 @@ void MeasuredTuning::Run(const std::shared_ptr<PickJob>& job, bool may_yield) {
     board_.Finish(job, result.status(), {});
     return;
   }
-  if (result->has_pick()) {
+  if (result->has_pick() && result->pick().source() == v1::PICK_SOURCE_MODEL) {
+    spdlog::warn(
+        "{} bucket {}: its time ended after {:.2f} s, before any candidate was timed: predicted: {} "
+        "split {} {:.3f} us",
+        ProblemName(job->problem), job->m_bucket, seconds, result->pick().config(), result->pick().split_k(),
+        result->pick().predicted_us());
+  } else if (result->has_pick()) {
     spdlog::info("{} bucket {} tuned in {:.2f} s: {} split {} {:.3f} us", ProblemName(job->problem),
                  job->m_bucket, seconds, result->pick().config(), result->pick().split_k(),
                  result->pick().time_us());
@@ -82,16 +88,12 @@ absl::StatusOr<v1::TuneResult> MeasuredTuning::Tune(PickJob& job, bool may_yield
     return result;
   }
   QGEMM_RETURN_IF_ERROR(screened);
-  const std::vector<v1::Rejection> rejections = CountRejections(job.candidates);
-  *result.mutable_rejections() = {rejections.begin(), rejections.end()};
-
   if (job.partial && FastestUs(job.candidates) == std::numeric_limits<double>::infinity() &&
       std::any_of(job.candidates.begin(), job.candidates.end(), Undecided)) {
-    result.set_error(absl::StrCat("the budget of ", absl::FormatDuration(absl::FromChrono(job.limits.budget)),
-                                  " ended before any candidate was timed"));
-    QGEMM_RETURN_IF_ERROR(store_.PutTimings(FreshVerdicts(job)));
-    return result;
+    return Predict(job, may_yield);
   }
+  const std::vector<v1::Rejection> rejections = CountRejections(job.candidates);
+  *result.mutable_rejections() = {rejections.begin(), rejections.end()};
   std::vector<size_t> finalists = ChooseFinalists(job.candidates, FinalistLimit(job));
   if (finalists.empty()) {
     result.set_error(NoCandidateSentence(job, rejections));
@@ -118,6 +120,49 @@ absl::StatusOr<v1::TuneResult> MeasuredTuning::Tune(PickJob& job, bool may_yield
                                     : store_.PutPick(record, FreshVerdicts(job)));
   *result.mutable_pick() = record.pick();
   return result;
+}
+
+absl::StatusOr<v1::TuneResult> MeasuredTuning::Predict(PickJob& job, bool may_yield) {
+  const CandidateState* winner = nullptr;
+  // In the order of their predictions.
+  for (CandidateState& state : job.candidates) {
+    if (!Undecided(state)) continue;
+    while (!state.kernel->ready()) {
+      if (board_.Abandoned(job)) return absl::CancelledError("nobody waits for this pick any more");
+      Await(job, may_yield, [&] { return state.kernel->ready(); });
+    }
+    if (state.kernel->status().ok() && !state.kernel->spills()) {
+      winner = &state;
+      break;
+    }
+    QGEMM_RETURN_IF_ERROR(Screen(job, state));  // which says what its kernel is refused for
+  }
+  v1::TuneResult result;
+  result.set_m_bucket(job.m_bucket);
+  const std::vector<v1::Rejection> rejections = CountRejections(job.candidates);
+  *result.mutable_rejections() = {rejections.begin(), rejections.end()};
+  if (winner != nullptr) {
+    *result.mutable_pick() = MakePick(job, *winner, clock_.WallUnixMs());
+    result.mutable_pick()->set_partial(true);
+  } else {
+    result.set_error(NoCandidateSentence(job, rejections));
+  }
+  QGEMM_RETURN_IF_ERROR(store_.PutTimings(FreshVerdicts(job)));
+  return result;
+}
+
+void MeasuredTuning::Await(PickJob& job, bool may_yield, const std::function<bool()>& condition) {
+  if (!may_yield) {
+    board_.WaitUntil(clock_.Now() + std::chrono::milliseconds(100),
+                     [&] { return condition() || job.shared.abandoned; });
+    return;
+  }
+  if (std::shared_ptr<PickJob> other = board_.NextMeasuredReady()) {
+    Run(other, /*may_yield=*/false);
+    gpu_.SetWithdrawn([this, &job] { return board_.Abandoned(job); });
+    return;
+  }
+  board_.WaitForKernels(job, condition);
 }
 
 absl::Status MeasuredTuning::Prepare(PickJob& job) {
@@ -155,12 +200,14 @@ absl::Status MeasuredTuning::Prepare(PickJob& job) {
 }
 
 absl::Status MeasuredTuning::ScreenAll(PickJob& job, bool may_yield) {
-  const auto ready_undecided = [](const CandidateState& state) {
-    return Undecided(state) && state.kernel->ready();
+  // Its kernel is there and can be run, or is known to be none.
+  const auto ready_undecided = [&](const CandidateState& state) {
+    if (!Undecided(state) || !state.kernel->ready()) return false;
+    return job.support->ready() || !state.kernel->status().ok() || state.kernel->spills();
   };
   while (std::any_of(job.candidates.begin(), job.candidates.end(), Undecided)) {
     if (board_.Abandoned(job)) return absl::CancelledError("nobody waits for this pick any more");
-    if (BudgetSpent(job)) {
+    if (BudgetSpent(job) || board_.Hurried(job)) {
       job.partial = true;
       return absl::OkStatus();
     }
@@ -169,15 +216,9 @@ absl::Status MeasuredTuning::ScreenAll(PickJob& job, bool may_yield) {
       QGEMM_RETURN_IF_ERROR(Screen(job, *next));
       continue;
     }
-    if (may_yield) {
-      if (std::shared_ptr<PickJob> other = board_.NextMeasuredReady()) {
-        Run(other, /*may_yield=*/false);
-        gpu_.SetWithdrawn([this, &job] { return board_.Abandoned(job); });
-        continue;
-      }
-    }
-    board_.WaitForKernels(
-        job, [&] { return std::any_of(job.candidates.begin(), job.candidates.end(), ready_undecided); });
+    Await(job, may_yield, [&] {
+      return job.shared.hurried || std::any_of(job.candidates.begin(), job.candidates.end(), ready_undecided);
+    });
   }
   return absl::OkStatus();
 }

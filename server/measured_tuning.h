@@ -54,9 +54,17 @@ class MeasuredTuning {
   // compiled, other jobs whose kernels are ready run in between (`may_yield`).
   void Run(const std::shared_ptr<PickJob>& job, bool may_yield);
   absl::StatusOr<v1::TuneResult> Tune(PickJob& job, bool may_yield);
+  // Of a job whose time ended before anything was timed: what MODEL_ONLY would pick of what is left. Waits
+  // for the kernel it needs.
+  absl::StatusOr<v1::TuneResult> Predict(PickJob& job, bool may_yield);
+  // Waits until `condition`, called under the board's lock, may hold; runs another job that is ready
+  // meanwhile
+  // (`may_yield`).
+  void Await(PickJob& job, bool may_yield, const std::function<bool()>& condition);
   // FailedPrecondition: this problem cannot be tuned here (its data does not fit); others can.
   absl::Status Prepare(PickJob& job);
-  // Screens every candidate without a verdict. Cancelled: nobody waits for the job any more.
+  // Screens every candidate without a verdict, or as many as the job's time allows: then it is partial.
+  // Cancelled: nobody waits for the job any more.
   absl::Status ScreenAll(PickJob& job, bool may_yield);
   absl::Status Screen(PickJob& job, CandidateState& state);
   absl::Status TimeFinalists(PickJob& job, const std::vector<size_t>& finalists);

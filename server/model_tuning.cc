@@ -80,7 +80,9 @@ absl::StatusOr<v1::TuneResult> ModelTuning::Store(PickJob& job, const CandidateS
   record.set_pick_key(job.pick_key);
   record.set_kernel_key(winner.kernel->key());
   *record.mutable_pick() = MakePick(job, winner, clock_.WallUnixMs());
-  QGEMM_RETURN_IF_ERROR(store_.PutPick(record, {}));
+  record.mutable_pick()->set_partial(job.partial);
+  // A pick under the request's own limits is not what its effort would have picked.
+  if (!job.partial) QGEMM_RETURN_IF_ERROR(store_.PutPick(record, {}));
   v1::TuneResult result;
   result.set_m_bucket(job.m_bucket);
   *result.mutable_pick() = record.pick();

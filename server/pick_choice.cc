@@ -119,7 +119,7 @@ v1::Pick MakePick(const PickJob& job, const CandidateState& winner, int64_t now_
   pick.set_verified(verified);
   pick.set_timed(timed);
   pick.set_rejected(rejected);
-  if (job.target.measured) {
+  if (job.target.measured && winner.verdict.has_value()) {
     const internal::TimingRecord& verdict = *winner.verdict;
     pick.set_source(v1::PICK_SOURCE_MEASURED);
     *pick.mutable_device() = job.target.device;

@@ -35,8 +35,8 @@ std::vector<size_t> ChooseFinalists(absl::Span<const CandidateState> candidates,
 size_t ChooseMeasured(absl::Span<const CandidateState> candidates, absl::Span<const size_t> of,
                       const Problem& problem, int m_bucket);
 
-// The pick of `winner` with the evidence of all candidates. `winner` has a ready kernel, and a verdict when
-// the job is measured.
+// The pick of `winner` with the evidence of all candidates: MEASURED when it has a verdict of a measured job,
+// else MODEL. `winner` has a ready kernel.
 v1::Pick MakePick(const PickJob& job, const CandidateState& winner, int64_t now_unix_ms);
 
 // Failed candidates by kind of failure, most frequent first, at most 16 kinds.

@@ -74,6 +74,7 @@ struct PickJob {
     bool started = false;                    // a runner took it once
     std::optional<std::string> worked_for;   // the client whose turn it took; set from planning to the end
     bool abandoned = false;                  // nobody waits any more
+    bool hurried = false;                    // the deadline of who waits is over: the best so far is wanted
     bool done = false;
     absl::Status status;                                       // when done: why there is no result
     v1::TuneResult result;                                     // when done and status is OK

@@ -16,7 +16,7 @@ namespace qgemm {
 struct SearchLimits {
   std::string only;        // POSIX extended regular expression; empty: every candidate
   int max_candidates = 0;  // 0: no limit
-  Duration budget{};       // of one pick, from its first kernel on the GPU; zero: no limit
+  Duration budget{};       // of one pick, from its turn on the GPU; zero: no limit
 
   bool any() const { return !only.empty() || max_candidates > 0 || budget > Duration::zero(); }
   // Distinguishes searches with other limits; empty without any.

@@ -151,6 +151,18 @@ void TuneJob::Over(const v1::TuneSummary& summary) {
   changed_.NotifyAll();
 }
 
+std::vector<TuneJob::Pending> TuneJob::LatePicks(TimePoint now) {
+  MutexLock lock(mu_);
+  std::vector<Pending> late;
+  const double execution_s = request_.execution_deadline_s();
+  if (ending_ || !started_.has_value() || execution_s <= 0) return late;
+  if (now < *started_ + FromSeconds(execution_s)) return late;
+  for (const Pending& one : pending_) {
+    if (one.pick != nullptr && !one.done) late.push_back(one);
+  }
+  return late;
+}
+
 absl::Status TuneJob::CheckDeadlines(TimePoint now) {
   MutexLock lock(mu_);
   if (ending_) return absl::OkStatus();
@@ -161,7 +173,7 @@ absl::Status TuneJob::CheckDeadlines(TimePoint now) {
         absl::StrFormat("no work was begun within queue_deadline_s of %g: %s", queue_s,
                         info_.error().empty() ? std::string("others are before it") : info_.error()));
   }
-  if (started_.has_value() && execution_s > 0 && now >= *started_ + FromSeconds(execution_s)) {
+  if (started_.has_value() && execution_s > 0 && now >= *started_ + FromSeconds(execution_s) + kLateGrace) {
     return absl::DeadlineExceededError(
         absl::StrFormat("%d of %d results were done within execution_deadline_s of %g; what was stored stays",
                         info_.results_done(), info_.results_wanted(), execution_s));

@@ -77,7 +77,11 @@ class TuneJob {
   // Its end is in the journal: watchers may be told.
   void Over(const v1::TuneSummary& summary);
 
-  // DeadlineExceeded with a sentence when one of the request's two deadlines has passed.
+  // After the execution deadline: the picks that are not there yet; before it, and without one: none.
+  std::vector<Pending> LatePicks(TimePoint now);
+  // DeadlineExceeded with a sentence when the job is to fail for one of the request's two deadlines: not
+  // begun in time, or not done kLateGrace after its time, when every pick was asked to end.
+  static constexpr Duration kLateGrace = std::chrono::seconds(3);
   absl::Status CheckDeadlines(TimePoint now);
 
   // Results that were made so far, without their order.

@@ -121,8 +121,10 @@ void AddTuneCommand(CLI::App& app, Command& selected) {
                    "Try at most so many per shape and M, best predictions first")
       ->type_name("N");
   command
-      ->add_option("--budget", arguments->budget_s,
-                   "Time per shape and M at most; then the best so far is shown and not kept")
+      ->add_option(
+          "--budget", arguments->budget_s,
+          "Time per shape and M at most; then the best so far (the model's, if nothing was timed) is "
+          "shown and not kept")
       ->type_name("SECONDS");
   command->add_flag("--dry-run", arguments->dry_run, "Only say what would be compiled and timed");
   command->add_flag("--retune", arguments->retune, "Ignore stored picks and timings");
@@ -134,7 +136,7 @@ void AddTuneCommand(CLI::App& app, Command& selected) {
       ->type_name("SECONDS");
   command
       ->add_option("--execution-deadline", arguments->execution_deadline_s,
-                   "Fail unless done within, once begun")
+                   "Once begun, end within, with the best so far")
       ->type_name("SECONDS");
   command->callback([&selected, arguments] {
     selected = [arguments](CommandContext& context) { return RunTune(*arguments, context); };

@@ -102,6 +102,11 @@ absl::StatusOr<ExitCode> PrintTuneResults(const std::vector<Result>& results, co
   QGEMM_RETURN_IF_ERROR(WriteStdout(json ? JsonText(ToJson(results, summary)) : ToText(results, summary)));
   ExitCode code = ExitCode::kOk;
   for (const Result& result : results) {
+    if (result.pick.has_value() && result.pick->source() == v1::PICK_SOURCE_MODEL && result.pick->partial()) {
+      std::fprintf(stderr,
+                   "qgemmctl: %s: no candidate was timed within the limits: this is the cost model's pick\n",
+                   ResultName(result).c_str());
+    }
     if (result.pick.has_value()) continue;
     code = ExitCode::kFailed;
     std::fprintf(stderr, "qgemmctl: %s: %s\n", ResultName(result).c_str(), result.error.c_str());

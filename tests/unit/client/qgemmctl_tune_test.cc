@@ -86,6 +86,22 @@ TEST_F(Qgemmctl, TunePrintsResultsInTheOrderOfTheRequest) {
   EXPECT_THAT(err_, IsEmpty());
 }
 
+TEST_F(Qgemmctl, TuneSaysThatAPickUnderLimitsIsPredicted) {
+  daemon_.answers().tune = [](const v1::TuneRequest& request, auto* writer) {
+    v1::TuneEvent event;
+    *event.mutable_result() = MakeResult(request, 0, 0);
+    event.mutable_result()->mutable_pick()->set_partial(true);
+    writer->Write(event);
+    v1::TuneEvent last;
+    last.mutable_summary();
+    writer->Write(last);
+    return grpc::Status::OK;
+  };
+  ASSERT_EQ(Run({"tune", "--shape", "64x128", "--m", "1", "--budget", "0.01"}), 0) << err_;
+  EXPECT_THAT(out_, HasSubstr("MODEL (partial)"));
+  EXPECT_THAT(err_, HasSubstr("no candidate was timed within the limits"));
+}
+
 TEST_F(Qgemmctl, TuneSendsWhatTheOptionsSay) {
   AnswerEveryTune();
   ASSERT_EQ(Run({"tune", "--act", "fp16", "--group-size", "32", "--zero", "int", "--bias", "--shape", "64x96",

@@ -162,6 +162,26 @@ TEST(JobBoard, ClientThatAsksForWhatAnotherHasFarBackInItsQueueDoesNotWaitThatLo
   EXPECT_LE(SlotsBefore(board, joined.job), 2);
 }
 
+TEST(JobBoard, AJobIsHurriedForItsOnlyWaiterAndItsKeyIsFree) {
+  JobBoard board(RealClock());
+  const JobBoard::Joined first = board.Join("k", MeasuredJob, From("a"));
+  const JobBoard::Joined second = board.Join("k", MeasuredJob, From("b"));
+  EXPECT_FALSE(board.Hurry(first.job, first.waiter));
+  EXPECT_FALSE(board.Hurried(*first.job));
+  board.Leave(second.job, second.waiter);
+  EXPECT_FALSE(board.Hurry(first.job, second.waiter));
+  EXPECT_TRUE(board.Hurry(first.job, first.waiter));
+  EXPECT_FALSE(board.Hurry(first.job, first.waiter));  // it is already
+  EXPECT_TRUE(board.Hurried(*first.job));
+  const JobBoard::Joined later = board.Join("k", MeasuredJob, From("c"));
+  EXPECT_TRUE(later.created);
+  // The end of the first frees no key of the later one's.
+  while (const std::shared_ptr<PickJob> job = board.TryNextToPlan()) board.Queue(job);
+  board.Finish(board.NextMeasured(), absl::OkStatus(), {});
+  board.Finish(board.NextMeasured(), absl::OkStatus(), {});
+  EXPECT_TRUE(board.Join("k", MeasuredJob, From("d")).created);
+}
+
 TEST(JobBoard, StopWakesRunners) {
   JobBoard board(RealClock());
   std::future<std::shared_ptr<PickJob>> runner =

@@ -396,7 +396,8 @@ TEST_F(JobsTest, JobThatIsNotBegunInTimeFails) {
   Restart(&RealClock());
 }
 
-TEST_F(JobsTest, JobThatIsNotDoneInTimeFails) {
+// At its deadline the search ends; who asks for the same meanwhile gets all of it.
+TEST_F(JobsTest, JobThatIsNotDoneInTimeEndsWithTheBestSoFar) {
   SimulatedClock clock;
   Restart(&clock);
   gpu_.Hold();
@@ -404,7 +405,84 @@ TEST_F(JobsTest, JobThatIsNotDoneInTimeFails) {
   request.set_execution_deadline_s(60);
   const std::string job_id = Detach(request);
   gpu_.AwaitHeld();
+  clock.Advance(std::chrono::seconds(59));
+  tuner_->jobs().Tick();
+  clock.Advance(std::chrono::seconds(1));
+  tuner_->jobs().Tick();
+  EXPECT_EQ(Find(job_id).state(), v1::JOB_STATE_RUNNING);
+  const std::string other = Detach(RequestFor(5376));
+  gpu_.Release();
+  RecordingStream stream;
+  ASSERT_TRUE(Watch(job_id, stream).ok());
+  ASSERT_EQ(stream.results.size(), 1);
+  const v1::Pick& pick = stream.results[0].pick();
+  EXPECT_EQ(pick.source(), v1::PICK_SOURCE_MEASURED);
+  EXPECT_TRUE(pick.partial());
+  EXPECT_EQ(pick.timed(), 1);
+  EXPECT_EQ(stream.summary->timings(), 1);
+  RecordingStream all;
+  ASSERT_TRUE(Watch(other, all).ok());
+  EXPECT_FALSE(all.results[0].pick().partial());
+  EXPECT_GT(all.results[0].pick().timed(), 1);
+  Restart(&RealClock());
+}
+
+// Nothing was timed: what the model says.
+TEST_F(JobsTest, JobWhoseKernelsAreNotThereInTimeEndsWithAPrediction) {
+  SimulatedClock clock;
+  Restart(&clock);
+  compiler_.Hold();
+  v1::TuneRequest request = RequestFor(5376);
+  request.set_execution_deadline_s(60);
+  RecordingStream stream;
+  std::future<absl::Status> tuned =
+      std::async(std::launch::async, [&] { return tuner_->Tune(request, "test", stream); });
+  const std::string job_id = stream.AwaitAccepted();
+  compiler_.AwaitHeld(1);
+  while (Find(job_id).state() != v1::JOB_STATE_RUNNING) std::this_thread::yield();
   clock.Advance(std::chrono::seconds(61));
+  tuner_->jobs().Tick();
+  compiler_.Release();
+  ASSERT_TRUE(tuned.get().ok());
+  ASSERT_EQ(stream.results.size(), 1);
+  EXPECT_EQ(stream.results[0].pick().source(), v1::PICK_SOURCE_MODEL);
+  EXPECT_TRUE(stream.results[0].pick().partial());
+  EXPECT_EQ(gpu_.screens(), 0);
+  Restart(&RealClock());
+}
+
+// Others want all of it: whose time is over goes without.
+TEST_F(JobsTest, DeadlineOfOneDoesNotCutAnothersSearchShort) {
+  SimulatedClock clock;
+  Restart(&clock);
+  gpu_.Hold();
+  v1::TuneRequest request = RequestFor(5376);
+  request.set_execution_deadline_s(60);
+  const std::string late = Detach(request);
+  const std::string other = Detach(RequestFor(5376), "other");
+  gpu_.AwaitHeld();
+  clock.Advance(std::chrono::seconds(61));
+  tuner_->jobs().Tick();
+  EXPECT_EQ(Find(late).state(), v1::JOB_STATE_RUNNING);
+  clock.Advance(TuneJob::kLateGrace);
+  tuner_->jobs().Tick();
+  EXPECT_EQ(Find(late).state(), v1::JOB_STATE_FAILED);
+  gpu_.Release();
+  RecordingStream stream;
+  ASSERT_TRUE(Watch(other, stream).ok());
+  EXPECT_FALSE(stream.results[0].pick().partial());
+  Restart(&RealClock());
+}
+
+TEST_F(JobsTest, JobThatIsNotDoneSomeSecondsAfterItsTimeFails) {
+  SimulatedClock clock;
+  Restart(&clock);
+  gpu_.Hold();
+  v1::TuneRequest request = RequestFor(5376);
+  request.set_execution_deadline_s(60);
+  const std::string job_id = Detach(request);
+  gpu_.AwaitHeld();
+  clock.Advance(std::chrono::seconds(60) + TuneJob::kLateGrace);
   tuner_->jobs().Tick();
   EXPECT_EQ(Find(job_id).state(), v1::JOB_STATE_FAILED);
   EXPECT_THAT(Find(job_id).error(), HasSubstr("0 of 1 results"));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -168,6 +169,98 @@ TEST_F(TunerSearchTest, TheTimeBudgetEndsWithTheBestSoFar) {
   // The next one goes on where this one stopped.
   Tune(request);
   EXPECT_EQ(gpu_.screens(), 20);
+}
+
+// The compiles took all of it: the pick is what MODEL_ONLY says, its kernel the first that can be used.
+TEST_F(TunerSearchTest, ABudgetThatEndsBeforeAnythingIsTimedAnswersWithThePrediction) {
+  const Plan plan = StrategyFor(v1::EFFORT_BALANCED)
+                        .MakePlan(*ProblemFromProto(Int4Problem(5376, 4096)), 16,
+                                  tuner_->targets().Resolve("")->profile, /*timed=*/true);
+  const std::string best = ConfigName(plan.candidates[0].candidate.config);
+  compiler_.SetBehaviour([best](const CompileTask& task) -> absl::StatusOr<internal::CompileReply> {
+    return FakeCompiler::Reply(task, absl::StrContains(task.source.name, best) ? 16 : 0);
+  });
+  v1::TuneRequest request = RequestFor(5376, 4096, 16);
+  request.set_budget_s(1e-6);
+  compiler_.Hold();
+  CollectingStream stream;
+  std::future<absl::Status> tuned =
+      std::async(std::launch::async, [&] { return tuner_->Tune(request, "test", stream); });
+  compiler_.AwaitHeld(1);
+  compiler_.Release();
+  ASSERT_TRUE(tuned.get().ok());
+  ASSERT_TRUE(stream.result.has_pick()) << stream.result.error();
+  const v1::Pick& pick = stream.result.pick();
+  EXPECT_EQ(pick.source(), v1::PICK_SOURCE_MODEL);
+  EXPECT_EQ(pick.confidence(), v1::CONFIDENCE_LOW);
+  EXPECT_EQ(pick.effort(), v1::EFFORT_BALANCED);
+  EXPECT_TRUE(pick.partial());
+  EXPECT_FALSE(pick.has_time_us());
+  EXPECT_FALSE(pick.has_device());
+  EXPECT_GT(pick.predicted_us(), 0);
+  EXPECT_EQ(pick.timed(), 0);
+  EXPECT_EQ(gpu_.screens(), 0);
+  EXPECT_GT(stream.result.rejections_size(), 0);  // the best prediction spills
+  EXPECT_FALSE(Lookup(5376, 4096, 16, false, "").has_pick());
+
+  const v1::Pick predicted = Tune(RequestFor(5376, 4096, 16, v1::EFFORT_MODEL_ONLY)).result.pick();
+  EXPECT_EQ(pick.config(), predicted.config());
+  EXPECT_EQ(pick.split_k(), predicted.split_k());
+  EXPECT_EQ(pick.reduction(), predicted.reduction());
+  EXPECT_EQ(pick.predicted_us(), predicted.predicted_us());
+  EXPECT_EQ(pick.kernel().sha256(), predicted.kernel().sha256());
+}
+
+// What was tried and is wrong is not what is predicted.
+TEST_F(TunerSearchTest, ABudgetInWhichEverythingTriedWasWrongAnswersWithAPredictionOfTheRest) {
+  std::string tried;
+  gpu_.SetBehaviour([&](const GpuCandidate& candidate) -> absl::StatusOr<internal::ScreenReply> {
+    tried = candidate.name;
+    clock_.Skip(std::chrono::seconds(2));
+    return FakeGpu::Failed(internal::CANDIDATE_FAILURE_WRONG, "17 outputs differ");
+  });
+  v1::TuneRequest request = RequestFor(5376, 4096, 16, v1::EFFORT_EXHAUSTIVE);
+  request.set_budget_s(1);
+  const CollectingStream stream = Tune(request);
+  ASSERT_TRUE(stream.result.has_pick()) << stream.result.error();
+  const v1::Pick& pick = stream.result.pick();
+  EXPECT_EQ(pick.source(), v1::PICK_SOURCE_MODEL);
+  EXPECT_TRUE(pick.partial());
+  EXPECT_EQ(pick.rejected(), 1);
+  EXPECT_EQ(gpu_.screens(), 1);
+  const Plan plan = StrategyFor(v1::EFFORT_EXHAUSTIVE)
+                        .MakePlan(*ProblemFromProto(Int4Problem(5376, 4096)), 16,
+                                  tuner_->targets().Resolve("")->profile, /*timed=*/true);
+  const Candidate& expected = CandidateName(plan.candidates[0].candidate) == tried
+                                  ? plan.candidates[1].candidate
+                                  : plan.candidates[0].candidate;
+  EXPECT_EQ(pick.config(), ConfigName(expected.config));
+  EXPECT_EQ(pick.split_k(), expected.split_k);
+  ASSERT_EQ(stream.result.rejections_size(), 1);
+  EXPECT_THAT(stream.result.rejections(0).example(), StartsWith(tried));
+}
+
+TEST_F(TunerSearchTest, ABudgetThatEndsWhereNothingCompilesSaysSo) {
+  compiler_.SetBehaviour([](const CompileTask& task) -> absl::StatusOr<internal::CompileReply> {
+    if (task.source.name == "support kernels") return FakeCompiler::Reply(task);
+    return absl::InvalidArgumentError("error: identifier \"x\" is undefined");
+  });
+  v1::TuneRequest request = RequestFor(5376, 4096, 16);
+  request.set_budget_s(1e-6);
+  EXPECT_THAT(Tune(request).result.error(), HasSubstr("does not compile"));
+}
+
+TEST_F(TunerSearchTest, APredictedPickUnderLimitsIsNotKeptEither) {
+  Restart(/*with_gpu=*/false);
+  v1::TuneRequest request = RequestFor(5376, 4096, 16);
+  request.set_only("/k4/");
+  const v1::Pick pick = Tune(request).result.pick();
+  EXPECT_EQ(pick.split_k(), 4);
+  EXPECT_TRUE(pick.partial());
+  EXPECT_FALSE(Lookup(5376, 4096, 16, false, "").has_pick());
+  request.set_only("/k");  // keeps nothing out
+  EXPECT_FALSE(Tune(request).result.pick().partial());
+  EXPECT_TRUE(Lookup(5376, 4096, 16, false, "").has_pick());
 }
 
 TEST_F(TunerSearchTest, InvalidLimitsAreRefusedByName) {
