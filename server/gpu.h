@@ -42,6 +42,7 @@ class Gpu {
   [[nodiscard]] virtual absl::StatusOr<GpuInfo> Describe() = 0;
   // The cubin of SupportKernelSource() for this GPU's arch; before the first Prepare.
   virtual void SetSupportKernels(std::string cubin) = 0;
+  // DataLoss: the support kernels are not ones that this GPU can load.
   [[nodiscard]] virtual absl::Status Prepare(const Problem& problem, int64_t m) = 0;
   // Verifies and, when right and budget > 0, times. Also answers HANG when the process had to be killed and
   // LAUNCH after a sticky error; earlier results stand.

@@ -116,7 +116,7 @@ KernelSupply::Requested KernelSupply::Rebuild(const Kernel& unusable, const Kern
 }
 
 KernelSupply::Requested KernelSupply::RequestSupport(absl::string_view arch, absl::string_view toolchain,
-                                                     const Flow& flow) {
+                                                     const Flow& flow, const Kernel* unusable) {
   KernelSource source = SupportKernelSource();
   KernelKeyInput input;
   input.source_digest = SupportSourceDigest();
@@ -133,7 +133,7 @@ KernelSupply::Requested KernelSupply::RequestSupport(absl::string_view arch, abs
   wanted.toolchain = std::string(toolchain);
   wanted.layout_id = std::string(kLayoutId);
   return RequestByKey(
-      wanted, [&] { return std::move(source); }, flow);
+      wanted, [&] { return std::move(source); }, flow, unusable);
 }
 
 KernelSupply::Requested KernelSupply::RequestByKey(const Wanted& wanted,
@@ -167,8 +167,11 @@ KernelSupply::Requested KernelSupply::RequestByKey(const Wanted& wanted,
     Publish(*kernel, KernelProgress::kStored, refused, false, {});
     return {kernel, true};
   }
-  absl::StatusOr<internal::KernelRecord> stored = absl::NotFoundError("it is not to be used");
-  if (unusable == nullptr) stored = store_.GetKernel(wanted.key);
+  absl::StatusOr<internal::KernelRecord> stored = store_.GetKernel(wanted.key);
+  // It may have been replaced since it was found to be unusable.
+  if (unusable != nullptr && stored.ok() && stored->info().sha256() == unusable->record().info().sha256()) {
+    stored = absl::NotFoundError("it is not to be used");
+  }
   if (stored.ok()) {
     Publish(*kernel, KernelProgress::kStored, absl::OkStatus(), false, *std::move(stored));
     return {kernel, true};

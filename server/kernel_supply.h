@@ -104,7 +104,9 @@ class KernelSupply {
   Requested Rebuild(const Kernel& unusable, const KernelConfig& config, const KernelSignature& signature,
                     absl::string_view arch, absl::string_view toolchain, const Flow& flow);
   // The support kernels of verification and timing.
-  Requested RequestSupport(absl::string_view arch, absl::string_view toolchain, const Flow& flow);
+  // `unusable`: as of Rebuild; null: none.
+  Requested RequestSupport(absl::string_view arch, absl::string_view toolchain, const Flow& flow,
+                           const Kernel* unusable = nullptr);
 
   // The key under which a kernel is stored today.
   std::string CurrentKey(const KernelConfig& config, const KernelSignature& signature, absl::string_view arch,
@@ -122,7 +124,7 @@ class KernelSupply {
     std::string layout_id;
   };
 
-  // `unusable`: not to be answered with, nor with what is stored; null: none.
+  // `unusable`: what is not to be answered with, from the store neither; null: nothing.
   Requested RequestByKey(const Wanted& wanted, const std::function<KernelSource()>& render, const Flow& flow,
                          const Kernel* unusable = nullptr);
   void StoreAndPublish(const std::weak_ptr<Kernel>& waiting, const Wanted& wanted,

@@ -165,8 +165,7 @@ void MeasuredTuning::Await(PickJob& job, bool may_yield, const std::function<boo
   board_.WaitForKernels(job, condition);
 }
 
-absl::Status MeasuredTuning::Prepare(PickJob& job) {
-  if (prepared_ == &job) return absl::OkStatus();
+absl::Status MeasuredTuning::GiveSupport(PickJob& job) {
   board_.WaitForKernels(job, [&] { return job.support->ready(); });
   // WaitForKernels also returns for other reasons; the support kernels are few and nothing can run without
   // them.
@@ -176,7 +175,12 @@ absl::Status MeasuredTuning::Prepare(PickJob& job) {
                      [&] { return job.support->ready() || job.shared.abandoned; });
   }
   if (!job.support->status().ok()) {
-    if (job.support->is_system_failure()) return job.support->status();
+    if (job.support->is_system_failure()) {
+      if (job.support_refusal.empty()) return job.support->status();
+      return absl::Status(job.support->status().code(),
+                          absl::StrCat(job.support_refusal, "; and they cannot be compiled again: ",
+                                       std::string(job.support->status().message())));
+    }
     return absl::InternalError(absl::StrCat("the support kernels do not compile for ",
                                             job.target.profile.arch, ": ",
                                             std::string(job.support->status().message())));
@@ -185,10 +189,24 @@ absl::Status MeasuredTuning::Prepare(PickJob& job) {
     gpu_.SetSupportKernels(job.support->record().cubin());
     support_sha256_ = job.support->record().info().sha256();
   }
+  return absl::OkStatus();
+}
+
+absl::Status MeasuredTuning::Prepare(PickJob& job) {
+  if (prepared_ == &job) return absl::OkStatus();
+  QGEMM_RETURN_IF_ERROR(GiveSupport(job));
   const double busy_before = gpu_.busy_seconds();
   const absl::Status prepared = Noted(gpu_.Prepare(job.problem, job.m_bucket));
   const double busy = gpu_.busy_seconds() - busy_before;
   board_.Update(job, [&](PickJob::Shared& shared) { shared.gpu_busy_s += busy; });
+  const bool was_stored = job.support->progress()->phase.load() == KernelProgress::kStored;
+  if (absl::IsDataLoss(prepared) && was_stored && job.support_refusal.empty()) {
+    spdlog::warn("{}; stored as {}: they are compiled again", std::string(prepared.message()),
+                 job.support->record().info().sha256());
+    job.support_refusal = std::string(prepared.message());
+    job.support = rebuild_(job, nullptr);
+    return Prepare(job);
+  }
   if (!prepared.ok() && !absl::IsUnavailable(prepared) && !absl::IsCancelled(prepared)) {
     return absl::FailedPreconditionError(
         absl::StrCat(ProblemName(job.problem), " at bucket ", job.m_bucket,
@@ -272,7 +290,7 @@ absl::Status MeasuredTuning::Screen(PickJob& job, CandidateState& state) {
       spdlog::warn("the driver refuses the stored kernel {} of {}: {}; it is compiled again",
                    kernel.record().info().sha256(), CandidateName(state.candidate), reply->reason());
       state.refusal = reply->reason();
-      state.kernel = rebuild_(job, state);
+      state.kernel = rebuild_(job, &state);
       return absl::OkStatus();
     }
     verdict.set_failure(reply->failure());

@@ -27,8 +27,9 @@ struct TimingBudgets {
 // daemon.
 class MeasuredTuning {
  public:
-  // Asks for a candidate's kernel to be compiled again, because what was stored is unusable.
-  using RebuildKernel = std::function<std::shared_ptr<Kernel>(PickJob&, const CandidateState&)>;
+  // Asks for a candidate's kernel, or (null) the support kernels, to be compiled again, because what was
+  // stored is unusable.
+  using RebuildKernel = std::function<std::shared_ptr<Kernel>(PickJob&, const CandidateState*)>;
 
   // Borrowed: all of them, but for `rebuild`.
   MeasuredTuning(Gpu& gpu, CacheStore& store, JobBoard& board, Clock& clock, TimingBudgets budgets,
@@ -63,6 +64,8 @@ class MeasuredTuning {
   void Await(PickJob& job, bool may_yield, const std::function<bool()>& condition);
   // FailedPrecondition: this problem cannot be tuned here (its data does not fit); others can.
   absl::Status Prepare(PickJob& job);
+  // Waits for the support kernels and hands them to the GPU.
+  absl::Status GiveSupport(PickJob& job);
   // Screens every candidate without a verdict, or as many as the job's time allows: then it is partial.
   // Cancelled: nobody waits for the job any more.
   absl::Status ScreenAll(PickJob& job, bool may_yield);

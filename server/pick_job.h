@@ -61,6 +61,7 @@ struct PickJob {
   std::vector<CandidateState> candidates;
   std::vector<std::shared_ptr<Kernel>> also_compile;
   std::shared_ptr<Kernel> support;        // measured only
+  std::string support_refusal;            // why the driver refused the stored one, so that it was compiled again
   std::optional<TimePoint> timing_start;  // set while the limits have a budget
   bool partial = false;                   // the limits kept planned candidates from being tried
   size_t requested_candidates = 0;        // candidates [0, this) have a kernel (MODEL)

@@ -65,7 +65,7 @@ Tuner::Tuner(CacheStore& store, Compiler& compiler, Gpu* gpu, Clock& clock, Targ
   if (gpu != nullptr) {
     measured_ = std::make_unique<MeasuredTuning>(
         *gpu, store_, board_, clock_, options_.budgets,
-        [this](PickJob& job, const CandidateState& state) { return RebuildKernel(job, state); });
+        [this](PickJob& job, const CandidateState* state) { return RebuildKernel(job, state); });
     stale_picks_ = std::make_unique<StalePicks>(
         store_, board_,
         [this](const internal::PickRecord& record) { return IsOfAnotherDriver(record.pick()); },
@@ -341,12 +341,14 @@ absl::Status Tuner::PlanMeasured(PickJob& job) {
   return absl::OkStatus();
 }
 
-std::shared_ptr<Kernel> Tuner::RebuildKernel(PickJob& job, const CandidateState& state) {
+std::shared_ptr<Kernel> Tuner::RebuildKernel(PickJob& job, const CandidateState* state) {
   std::vector<Flow> flows = board_.Flows(job);
   if (flows.empty()) flows.emplace_back();
+  const std::string& arch = job.target.profile.arch;
   KernelSupply::Requested again =
-      supply_.Rebuild(*state.kernel, state.candidate.config, job.problem.signature, job.target.profile.arch,
-                      job.toolchain, flows.front());
+      state == nullptr ? supply_.RequestSupport(arch, job.toolchain, flows.front(), job.support.get())
+                       : supply_.Rebuild(*state->kernel, state->candidate.config, job.problem.signature, arch,
+                                         job.toolchain, flows.front());
   for (size_t i = 1; i < flows.size(); ++i) again.kernel->AlsoFor(flows[i]);
   board_.Update(job, [&](PickJob::Shared& shared) {
     shared.kernels.push_back(again.kernel->progress());

@@ -139,7 +139,7 @@ class Tuner {
                            v1::ExplainResponse* response);
   void RequestKernels(PickJob& job);
   // As MeasuredTuning::RebuildKernel.
-  std::shared_ptr<Kernel> RebuildKernel(PickJob& job, const CandidateState& state);
+  std::shared_ptr<Kernel> RebuildKernel(PickJob& job, const CandidateState* state);
 
   CacheStore& store_;
   Compiler& compiler_;

@@ -8,7 +8,8 @@ namespace qgemm {
 
 // What the GPU process does, one call per request of runner.proto. A bad candidate is data
 // (ScreenReply::failure), not a failed call; Aborted: the GPU's context is lost and the process must be
-// replaced; FailedPrecondition: nothing is prepared, or a kernel's bytes were not sent. Used by one thread.
+// replaced; FailedPrecondition: nothing is prepared, or a kernel's bytes were not sent; DataLoss: the
+// driver refuses the support kernels that were sent. Used by one thread.
 class Profiler {
  public:
   virtual ~Profiler() = default;

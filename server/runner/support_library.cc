@@ -39,12 +39,21 @@ Dim3 SupportLibrary::GridFor(int64_t items) const {
   return {std::clamp<int64_t>(CeilDiv(items, support::kThreads), 1, int64_t{device_->sm_count()} * 8), 1, 1};
 }
 
+absl::Status SupportLibrary::LoadKernels(absl::string_view cubin) {
+  QGEMM_ASSIGN_OR_RETURN(module_, device_->Load(cubin));
+  for (const support::Entry& entry : support::kEntries) {
+    QGEMM_ASSIGN_OR_RETURN(kernels_[entry.name], module_->Find(entry.name, 0));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<SupportLibrary>> SupportLibrary::Load(Device* device,
                                                                      absl::string_view cubin) {
   std::unique_ptr<SupportLibrary> library(new SupportLibrary(device));
-  QGEMM_ASSIGN_OR_RETURN(library->module_, device->Load(cubin));
-  for (const support::Entry& entry : support::kEntries) {
-    QGEMM_ASSIGN_OR_RETURN(library->kernels_[entry.name], library->module_->Find(entry.name, 0));
+  if (absl::Status loaded = library->LoadKernels(cubin); !loaded.ok()) {
+    if (absl::IsAborted(loaded) || absl::IsResourceExhausted(loaded)) return loaded;
+    return absl::DataLossError(
+        absl::StrCat("the driver refuses the support kernels: ", std::string(loaded.message())));
   }
   const int64_t flush_bytes = std::max(2 * device->l2_bytes(), kMinFlushBytes);
   QGEMM_ASSIGN_OR_RETURN(library->flush_, device->Allocate(flush_bytes));

@@ -41,8 +41,8 @@ struct ByteCheck {
 // by the Read functions, which wait. Borrowed: the device.
 class SupportLibrary {
  public:
-  // Loads the cubin and allocates the flush buffer (twice the L2). FailedPrecondition: not a cubin of the
-  // support kernels for this device.
+  // Loads the cubin and allocates the flush buffer (twice the L2). DataLoss: not a cubin of the support
+  // kernels for this device.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<SupportLibrary>> Load(Device* device,
                                                                             absl::string_view cubin);
 
@@ -89,6 +89,7 @@ class SupportLibrary {
 
  private:
   explicit SupportLibrary(Device* device) : device_(device) {}
+  absl::Status LoadKernels(absl::string_view cubin);
   template <typename... Args>
   absl::Status Run(const char* entry, Dim3 grid, int threads, Args... args);
   // A grid that fills the device once, for `items` items.

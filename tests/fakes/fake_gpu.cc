@@ -90,6 +90,9 @@ absl::Status FakeGpu::Prepare(const Problem& /*problem*/, int64_t /*m*/) {
   MutexLock lock(mu_);
   ++prepares_;
   if (support_cubin_.empty()) return absl::FailedPreconditionError("no support kernels");
+  if (support_cubin_ == refused_support_) {
+    return absl::DataLossError("the driver refuses the support kernels: CUDA_ERROR_INVALID_IMAGE");
+  }
   return lost_;
 }
 
@@ -149,6 +152,11 @@ void FakeGpu::HangUntilWithdrawn() {
 void FakeGpu::SetWithdrawn(const std::function<bool()>& withdrawn) {
   MutexLock lock(mu_);
   withdrawn_ = withdrawn;
+}
+
+void FakeGpu::RefuseSupportKernels(std::string cubin) {
+  MutexLock lock(mu_);
+  refused_support_ = std::move(cubin);
 }
 
 void FakeGpu::SetFinalsStatus(absl::Status status) {

@@ -23,6 +23,8 @@ class FakeGpu : public Gpu {
   void SetBehaviour(Behaviour behaviour);
   // Every call answers this; OK: the GPU works.
   void SetLost(absl::Status status);
+  // Prepare() refuses these support kernels, as the GPU process does what its driver cannot load.
+  void RefuseSupportKernels(std::string cubin);
   // Finals() alone answers this.
   void SetFinalsStatus(absl::Status status);
   // Screen() blocks from now on until Release().
@@ -72,6 +74,7 @@ class FakeGpu : public Gpu {
   int prepares_ QGEMM_GUARDED_BY(mu_) = 0;
   int finals_ QGEMM_GUARDED_BY(mu_) = 0;
   std::string support_cubin_ QGEMM_GUARDED_BY(mu_);
+  std::string refused_support_ QGEMM_GUARDED_BY(mu_);
 };
 
 }  // namespace qgemm

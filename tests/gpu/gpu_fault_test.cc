@@ -199,6 +199,17 @@ TEST_F(GpuFaultTest, BytesThatAreNoCubinAreALoadFailure) {
   ExpectRight(Make(candidates_.front()));
 }
 
+TEST_F(GpuFaultTest, SupportKernelsThatAreNoCubinAreDataLoss) {
+  gpu_->SetSupportKernels("this is no cubin");
+  const absl::Status refused = gpu_->Prepare(problem_, 8);
+  EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+  gpu_->SetSupportKernels(CompileHere(SupportKernelSource(), arch()));
+  const absl::Status prepared = gpu_->Prepare(problem_, 8);
+  EXPECT_TRUE(prepared.ok()) << prepared;
+  ExpectRight(Make(candidates_.front()));
+  EXPECT_EQ(gpu_->starts(), 1);
+}
+
 TEST_F(GpuFaultTest, AKilledProcessIsReplaced) {
   const GpuCandidate good = Make(candidates_.front());
   ExpectRight(good);

@@ -373,6 +373,77 @@ TEST_F(RefusedImageTest, ThatIsTheSameWhenItIsCompiledAgainIsCompiledOnce) {
   EXPECT_EQ(compiler_.compiles(), compiles_ + 1);
 }
 
+// The same with the support kernels, without which nothing is timed.
+class RefusedSupportTest : public TunerTest {
+ protected:
+  static constexpr char kForeign[] = "support kernels of another machine";
+
+  RefusedSupportTest() {
+    Tune(RequestFor({Int4Problem(5376, 4096)}, {16}));
+    good_cubin_ = gpu_.support_cubin();
+    compiles_ = compiler_.compiles();
+  }
+  void StoreForeign() {
+    internal::KernelRecord record = store_.GetKernelBySha256(Sha256Hex(good_cubin_)).value();
+    record.set_cubin(kForeign);
+    record.mutable_info()->set_sha256(Sha256Hex(kForeign));
+    EXPECT_TRUE(store_.PutKernel(record).ok());
+    gpu_.RefuseSupportKernels(kForeign);
+    Restart();
+  }
+
+  v1::TuneRequest again_ = [] {
+    v1::TuneRequest request = RequestFor({Int4Problem(5376, 4096)}, {16});
+    request.set_retune(true);  // its kernels are stored
+    return request;
+  }();
+  std::string good_cubin_;
+  int compiles_ = 0;
+};
+
+TEST_F(RefusedSupportTest, AreCompiledAgainAndReplaced) {
+  StoreForeign();
+  const RecordingStream& stream = Tune(again_);
+  EXPECT_TRUE(stream.results[0].has_pick()) << stream.results[0].error();
+  EXPECT_EQ(compiler_.compiles(), compiles_ + 1);
+  EXPECT_EQ(stream.summary->compiles(), 1);
+  EXPECT_EQ(gpu_.support_cubin(), good_cubin_);
+  EXPECT_TRUE(absl::IsNotFound(store_.GetKernelBySha256(Sha256Hex(kForeign)).status()));
+  EXPECT_TRUE(Tune(again_).results[0].has_pick());
+  EXPECT_EQ(compiler_.compiles(), compiles_ + 1);
+}
+
+// Picks that were planned with the refused ones share the compile.
+TEST_F(RefusedSupportTest, AreCompiledOnceForManyPicks) {
+  StoreForeign();
+  again_.add_m(1);
+  again_.add_m(64);
+  *again_.add_problems() = Int4Problem(1024, 4096);
+  const RecordingStream& stream = Tune(again_);
+  ASSERT_EQ(stream.results.size(), 6);
+  for (const v1::TuneResult& result : stream.results) EXPECT_TRUE(result.has_pick()) << result.error();
+  EXPECT_EQ(compiler_.compiles_by_name().at("support kernels sm_90a"), 2);
+}
+
+TEST_F(RefusedSupportTest, ThatCannotBeCompiledAgainAreToldOfWithBothReasons) {
+  compiler_.SetUnavailable(absl::UnavailableError("libnvrtc.so.13 was not found"));
+  ASSERT_TRUE(store_.AdoptToolchain("nvrtc 13.0").ok());
+  StoreForeign();
+  Tune(again_, absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status_.message()),
+              AllOf(HasSubstr("CUDA_ERROR_INVALID_IMAGE"), HasSubstr("libnvrtc.so.13 was not found")));
+  // When there is a compiler again, all is well.
+  compiler_.SetUnavailable(absl::OkStatus());
+  EXPECT_TRUE(Tune(again_).results[0].has_pick());
+}
+
+TEST_F(RefusedSupportTest, ThatAreRefusedAfterTheirCompileAreCompiledOnceAPick) {
+  gpu_.RefuseSupportKernels(good_cubin_);
+  Restart();
+  EXPECT_THAT(Tune(again_).results[0].error(), HasSubstr("CUDA_ERROR_INVALID_IMAGE"));
+  EXPECT_EQ(compiler_.compiles(), compiles_ + 1);
+}
+
 TEST_F(TunerTest, LastClientsCancellationWithdrawsQueuedCompiles) {
   compiler_.Hold();
   RecordingStream stream;

@@ -501,6 +501,27 @@ TEST_F(GraphProfilerTest, NothingRunsBeforeItIsPrepared) {
   EXPECT_THAT(std::string(fresh.Prepare(prepare).status().message()), HasSubstr("support kernels"));
 }
 
+// The daemon compiles them again for this code; a lost context is something else.
+TEST_F(GraphProfilerTest, SupportKernelsThatCannotBeLoadedAreDataLoss) {
+  internal::PrepareRequest request;
+  Problem problem;
+  problem.n = kN;
+  problem.k = 128;
+  *request.mutable_problem() = ProblemToProto(problem);
+  request.set_m(kM);
+  request.set_support_cubin("good");  // an image without them
+  const absl::Status refused = profiler_->Prepare(request).status();
+  EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("the driver refuses the support kernels"));
+  request.set_support_cubin("support");
+  device_->FailAt(0, absl::FailedPreconditionError("CUDA_ERROR_INVALID_IMAGE"));
+  EXPECT_TRUE(absl::IsDataLoss(profiler_->Prepare(request).status()));
+  device_->FailAt(0, absl::AbortedError("lost"));
+  EXPECT_TRUE(absl::IsAborted(profiler_->Prepare(request).status()));
+  EXPECT_TRUE(profiler_->Prepare(request).ok());
+  EXPECT_TRUE(Screen(Named("good")).ok());
+}
+
 TEST_F(GraphProfilerTest, WeightsAreKeptWhenOnlyMChanges) {
   device_->log.clear();
   ASSERT_TRUE(Prepare(/*with_support=*/false).ok());
