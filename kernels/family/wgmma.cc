@@ -22,8 +22,8 @@ bool FitsRegisters(const KernelConfig& c) {
   int cap = std::min(255, 65536 / ((c.threads() + 127) / 128 * 128) / 8 * 8);  // allocated for warpgroups
   if (c.threads() - consumers == 128) cap = consumers == 256 ? 240 : 160;  // setmaxnreg in the device source
   const int accumulators = c.row_tiles * c.tile_m() / 2 * (c.scale == ScaleMode::kPost ? 2 : 1);
-  // Of four consumer warpgroups, whose registers are not moved, NVRTC 13.0 spills no config of 64 tokens.
-  if (consumers == 512) return c.scale == ScaleMode::kPre && accumulators <= 32;
+  // Of four consumer warpgroups, whose registers are not moved, NVRTC 13.0 spills no such config.
+  if (consumers == 512) return accumulators <= 32;
   return consumers <= 384 && accumulators + 32 + 40 <= cap;
 }
 
@@ -106,7 +106,10 @@ class Wgmma final : public KernelFamily {
       // All four warpgroups of an SM in one CTA: it reads the activations once, and few enough CTAs can be
       // resident to add their slices together.
       if (tokens > 2) {
-        for (const int stages : {3, 4, 6}) Add(out, tokens, {1, 4, 1}, stages, 2, ScaleMode::kPre);
+        for (const int stages : {3, 4, 6}) {
+          Add(out, tokens, {1, 4, 1}, stages, 2, ScaleMode::kPre);
+          if (parts && split) Add(out, tokens, {1, 4, 1}, stages, 2, ScaleMode::kPost);
+        }
       }
       for (const Geometry g : {Geometry{1, 1, 1}, {1, 1, 2}, {1, 2, 1}, {1, 3, 1}, {2, 1, 1}, {2, 2, 1}}) {
         for (const int stages : {3, 4, 6, 8}) {
