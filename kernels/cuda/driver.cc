@@ -74,12 +74,10 @@ namespace qgemm {
   X(GraphLaunch, "cuGraphLaunch", CUresult(CUgraphExec, CUstream))
 
 // Null where the driver has none: graphs are then built anew each time.
-#define QGEMM_OPTIONAL_DRIVER_FUNCTIONS(X)                                                           \
-  X(StreamGetCaptureInfo, "cuStreamGetCaptureInfo_v2",                                               \
-    CUresult(CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**, size_t*)) \
-  X(GraphExecKernelNodeSetParams, "cuGraphExecKernelNodeSetParams_v2",                               \
-    CUresult(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS_v2*))                           \
-  X(GraphExecEventRecordNodeSetEvent, "cuGraphExecEventRecordNodeSetEvent",                          \
+#define QGEMM_OPTIONAL_DRIVER_FUNCTIONS(X)                                  \
+  X(GraphExecKernelNodeSetParams, "cuGraphExecKernelNodeSetParams_v2",      \
+    CUresult(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS_v2*))  \
+  X(GraphExecEventRecordNodeSetEvent, "cuGraphExecEventRecordNodeSetEvent", \
     CUresult(CUgraphExec, CUgraphNode, CUevent))
 
 struct Driver::Api {

@@ -232,6 +232,16 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* statu
   *count = stream->last != nullptr ? 1 : 0;
   return CUDA_SUCCESS;
 }
+// Nobody keeps anything alive by a graph here.
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode*) { return CUDA_SUCCESS; }
+CUresult cuUserObjectCreate(CUuserObject*, void*, CUhostFn, unsigned, unsigned) {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+CUresult cuUserObjectRelease(CUuserObject, unsigned) { return CUDA_SUCCESS; }
+CUresult cuGraphRetainUserObject(CUgraph, CUuserObject, unsigned, unsigned) {
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 CUresult cuEventCreate(CUevent* event, unsigned) {
   return *event = new CUevent_st{g_events++, -1}, CUDA_SUCCESS;
 }
