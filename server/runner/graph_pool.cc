@@ -28,7 +28,7 @@ absl::StatusOr<GraphPool::Loan> GraphPool::Make(const GraphShape& shape, const E
     }
     if (absl::IsAborted(updated)) return updated;
     ++counts_.refused;
-    if (counts_.updated == 0 && counts_.refused >= kMaxRefusals) AlwaysBuild();
+    if (counts_.updated == 0 && counts_.refused >= kMaxRefusals) updates_ = false;
   }
   absl::StatusOr<std::unique_ptr<DeviceGraph>> built = Capture(device_, sequence);
   if (absl::IsAborted(built.status())) return built.status();
@@ -38,7 +38,7 @@ absl::StatusOr<GraphPool::Loan> GraphPool::Make(const GraphShape& shape, const E
 }
 
 void GraphPool::Keep(const GraphShape& shape, std::unique_ptr<DeviceGraph> graph) {
-  if (always_build_ || !graph->updatable()) return;
+  if (!updates_ || !graph->updatable()) return;
   kept_.push_front({shape, std::move(graph)});
   if (kept_.size() > kMaxKept) kept_.pop_back();
 }

@@ -37,8 +37,8 @@ class GraphProfiler : public Profiler {
   void LimitPlacements(int placements) { data_.LimitPlacements(placements); }
   // Races without the untimed launch before each sample (RoundsOptions.rewarm): shows benches what it is for.
   void RaceWithoutRewarming() { rewarm_ = false; }
-  // Builds a graph for every sequence instead of updating one (GraphPool): shows benches what that is for.
-  void RebuildGraphs() { graphs_.AlwaysBuild(); }
+  // Updates graphs instead of building each (GraphPool): shows benches what that costs and saves.
+  void UpdateGraphs() { graphs_.Update(); }
 
   // Appends a line of JSON per timing: {"candidate", "n", "k", "m", "phase": "screen" or "final",
   // "graphs_built", "graphs_updated": for it, those of a race with its first finalist, "us": [...]}.

@@ -58,7 +58,7 @@ int Main(int argc, char** argv) {
   std::string device = "auto";
   bool host_timed = false;
   bool rewarm = true;
-  bool rebuild_graphs = false;
+  bool update_graphs = false;
   int placements = ProblemData::kMaxPlacements;
   int64_t memory_limit_bytes = 0;
   std::ofstream sample_log;
@@ -76,8 +76,8 @@ int Main(int argc, char** argv) {
       rewarm = false;
       continue;
     }
-    if (argument == "--rebuild-graphs") {
-      rebuild_graphs = true;
+    if (argument == "--update-graphs") {
+      update_graphs = true;
       continue;
     }
     if (argument == "--placements" && i + 1 < argc && absl::SimpleAtoi(argv[i + 1], &placements)) {
@@ -94,7 +94,7 @@ int Main(int argc, char** argv) {
     }
     std::fprintf(
         stderr,
-        "usage: qgemm-time [--device auto|UUID] [--host-timed] [--no-rewarm] [--rebuild-graphs] "
+        "usage: qgemm-time [--device auto|UUID] [--host-timed] [--no-rewarm] [--update-graphs] "
         "[--placements N] "
         "[--memory-limit BYTES] [--sample-log FILE]; started by qgemmd with a channel as descriptor 3\n");
     return 2;
@@ -105,7 +105,7 @@ int Main(int argc, char** argv) {
   const auto profiler = MakeProfiler(device, memory_limit_bytes);
   if (profiler.ok() && host_timed) (*profiler)->TimeFromTheHost();
   if (profiler.ok() && !rewarm) (*profiler)->RaceWithoutRewarming();
-  if (profiler.ok() && rebuild_graphs) (*profiler)->RebuildGraphs();
+  if (profiler.ok() && update_graphs) (*profiler)->UpdateGraphs();
   if (profiler.ok()) (*profiler)->LimitPlacements(placements);
   if (profiler.ok() && sample_log.is_open()) (*profiler)->LogSamplesTo(&sample_log);
   if (!profiler.ok()) {

@@ -84,7 +84,7 @@ absl::StatusOr<Json> CostOfGraphs(TuningBench& bench, const std::vector<BenchPai
   for (int process = 0; process < 2 * kProcesses; ++process) {
     const bool rebuild = process % 2 == 1;
     std::filesystem::remove(sample_log);
-    QGEMM_ASSIGN_OR_RETURN(const auto clockwork, bench.StartClockwork(0, true, rebuild, sample_log));
+    QGEMM_ASSIGN_OR_RETURN(const auto clockwork, bench.StartClockwork(0, true, !rebuild, sample_log));
     for (size_t i = 0; i < few.size() && watch.left() > 0; ++i) {
       if (candidates[i].empty()) continue;
       // Once to load the kernels.

@@ -277,7 +277,7 @@ TuningBench::Clockwork::Clockwork(TuningBench& bench, GpuProcessOptions options)
     : bench_(bench), gpu_(&bench.spawner_, std::move(options), &RealClock()) {}
 
 absl::StatusOr<std::unique_ptr<TuningBench::Clockwork>> TuningBench::StartClockwork(
-    int placements, bool rewarm, bool rebuild_graphs, const std::string& sample_log) {
+    int placements, bool rewarm, bool update_graphs, const std::string& sample_log) {
   if (support_cubin_.empty()) {
     QGEMM_ASSIGN_OR_RETURN(toolchain_, pool_->Toolchain());
     const KernelSupply::Requested support =
@@ -289,7 +289,7 @@ absl::StatusOr<std::unique_ptr<TuningBench::Clockwork>> TuningBench::StartClockw
   GpuProcessOptions options = GpuOptions();
   options.placements = placements;
   options.rewarm = rewarm;
-  options.rebuild_graphs = rebuild_graphs;
+  options.update_graphs = update_graphs;
   options.sample_log = sample_log;
   std::unique_ptr<Clockwork> clockwork(new Clockwork(*this, std::move(options)));
   QGEMM_RETURN_IF_ERROR(clockwork->gpu_.Describe().status());

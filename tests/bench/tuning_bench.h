@@ -156,11 +156,11 @@ class TuningBench {
     TuningBench& bench_;
     GpuProcess gpu_;
   };
-  // `placements`: 0 = as the tuner. `rewarm`: RoundsOptions.rewarm. `rebuild_graphs`, `sample_log`: of
+  // `placements`: 0 = as the tuner. `rewarm`: RoundsOptions.rewarm. `update_graphs`, `sample_log`: of
   // GpuProcessOptions.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<Clockwork>> StartClockwork(int placements = 0,
                                                                           bool rewarm = true,
-                                                                          bool rebuild_graphs = false,
+                                                                          bool update_graphs = false,
                                                                           const std::string& sample_log = "");
 
   // The mean over `processes` fresh GPU processes, each with its share of the window; what one process has

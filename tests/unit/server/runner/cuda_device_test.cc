@@ -71,7 +71,7 @@ class CudaDeviceTest : public testing::Test {
 };
 
 TEST_F(CudaDeviceTest, AnUpdatedGraphRunsTheNextKernelAndRecordsItsEvents) {
-  GraphPool graphs(*device_);
+  GraphPool graphs(*device_, /*updates=*/true);
   const auto module = device_->Load("a b").value();
   const auto a = module->Find("a_84", 4096).value();
   const auto b = module->Find("b_84", 4096).value();
@@ -93,7 +93,7 @@ TEST_F(CudaDeviceTest, AnUpdatedGraphRunsTheNextKernelAndRecordsItsEvents) {
 
 // The driver may look at the function that was captured whenever it updates its node.
 TEST_F(CudaDeviceTest, ModulesStayLoadedWhileAGraphRefersToThem) {
-  GraphPool graphs(*device_);
+  GraphPool graphs(*device_, /*updates=*/true);
   for (const char* name : {"a_84", "b_84", "c_84", "d_84"}) {
     auto module = device_->Load(name).value();
     auto kernel = module->Find(name, 4096).value();
@@ -107,7 +107,7 @@ TEST_F(CudaDeviceTest, ModulesStayLoadedWhileAGraphRefersToThem) {
 
 // Clusters are an attribute of a node, which an update leaves: neither of these may become the other.
 TEST_F(CudaDeviceTest, ClustersOfAnotherSizeAreNotUpdatedInto) {
-  GraphPool graphs(*device_);
+  GraphPool graphs(*device_, /*updates=*/true);
   const auto module = device_->Load("a").value();
   const auto a = module->Find("a_84", 4096).value();
   for (const int cluster_z : {1, 4, 1, 2, 4}) {
@@ -123,7 +123,7 @@ TEST_F(CudaDeviceTest, ClustersOfAnotherSizeAreNotUpdatedInto) {
 }
 
 TEST_F(CudaDeviceTest, SequencesOfAnotherLengthAreNotUpdatedInto) {
-  GraphPool graphs(*device_);
+  GraphPool graphs(*device_, /*updates=*/true);
   const auto module = device_->Load("a").value();
   const auto a = module->Find("a_84", 4096).value();
   const auto twice = [&]() -> absl::Status {
@@ -145,7 +145,7 @@ TEST_F(CudaDeviceTest, AGraphWhoseUpdateTheDriverRefusesIsBuiltAnew) {
   constexpr int kInvalidValue = 1, kExecUpdateFailure = 910, kNotSupported = 801;
   for (const int refusal : {kInvalidValue, kExecUpdateFailure, kNotSupported}) {
     for (const int nodes : {0, 1}) {
-      GraphPool graphs(*device_);
+      GraphPool graphs(*device_, /*updates=*/true);
       RunOnce(graphs, {}, Sample(*a, 7));
       fake_cuda::state().refuse_set_at = fake_cuda::state().kernels_set + nodes;
       fake_cuda::state().refuse_with = refusal;
@@ -160,7 +160,7 @@ TEST_F(CudaDeviceTest, AGraphWhoseUpdateTheDriverRefusesIsBuiltAnew) {
 }
 
 TEST_F(CudaDeviceTest, AStickyErrorInAnUpdateLosesTheContext) {
-  GraphPool graphs(*device_);
+  GraphPool graphs(*device_, /*updates=*/true);
   const auto module = device_->Load("a").value();
   const auto a = module->Find("a_84", 4096).value();
   RunOnce(graphs, {}, Sample(*a, 7));
@@ -172,7 +172,7 @@ TEST_F(CudaDeviceTest, AStickyErrorInAnUpdateLosesTheContext) {
 
 TEST_F(CudaDeviceTest, GraphsAreBuiltAnewWhereTheDriverDoesNotTellTheirNodes) {
   fake_cuda::state().tells_nodes = false;
-  GraphPool graphs(*device_);
+  GraphPool graphs(*device_, /*updates=*/true);
   const auto module = device_->Load("a").value();
   const auto a = module->Find("a_84", 4096).value();
   for (int i = 0; i < 3; ++i) EXPECT_EQ(RunOnce(graphs, {}, Sample(*a, 7)).size(), 4);

@@ -30,7 +30,7 @@ class TimingSequenceTest : public testing::Test {
   }
 
   FakeDevice device_;
-  GraphPool graphs_{device_};
+  GraphPool graphs_{device_, /*updates=*/true};
   std::unique_ptr<DeviceModule> module_;
   std::map<std::string, std::unique_ptr<DeviceKernel>> kernels_;
   SimulatedClock clock_;
@@ -141,8 +141,7 @@ TEST_F(TimingSequenceTest, SamplesTakeTurnsWithThePlacements) {
 // The second kernel's graph is the first one's, updated: the sequence that runs is the same.
 TEST_F(TimingSequenceTest, TheNextKernelOfAShapeGetsTheGraphOfTheLast) {
   for (const bool rebuild : {false, true}) {
-    GraphPool graphs(device_);
-    if (rebuild) graphs.AlwaysBuild();
+    GraphPool graphs(device_, !rebuild);
     ASSERT_TRUE(SampleCold(graphs, Put("flush"), Put("b"), 0).ok());
     device_.log.clear();
     const auto samples = SampleCold(graphs, Put("flush"), Put("a"), 0);
@@ -209,7 +208,7 @@ TEST_F(TimingSequenceTest, ARaceTakesTheGraphsOfTheLast) {
 // Refused at any piece: a new graph is made, and the old one is never launched again.
 TEST_F(TimingSequenceTest, AGraphThatCannotBeUpdatedIsBuiltAnew) {
   for (int pieces = 0; pieces < 4 * kMinScreenSamples; ++pieces) {
-    GraphPool graphs(device_);
+    GraphPool graphs(device_, /*updates=*/true);
     device_.FailEveryUpdateAfter(pieces, absl::FailedPreconditionError("no such update"));
     ASSERT_TRUE(SampleCold(graphs, Put("flush"), Put("b"), 0).ok());
     const auto samples = SampleCold(graphs, Put("flush"), Put("a"), 0);
