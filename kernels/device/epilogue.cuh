@@ -177,6 +177,7 @@ QG_DEVICE u32 ticket_depart(u32* ticket) {
 // share of the tile; what it adds itself it does not write. One CTA alone took 3 to 8 us for 64 rows of X, of a kernel's 12 to 40.
 // None waits for ever: who loses patience writes its share and leaves it to the last one. A ticket has its arrivals in bits 0
 // to 7, departures in 8 to 15, and from 16 on a bit for each slice whose CTA has left.
+constexpr bool kMayShare = config::kTileM * kVectors > config::kEpilogueThreads;  // others have less code that is cold
 constexpr int kMostShares = 16;
 constexpr u32 kDeparture = 256, kLeft = 0x10000u;
 constexpr int kPatience = 24;  // reads of the ticket, some 0.6 us each
@@ -190,6 +191,12 @@ QG_DEVICE int sm_count() {
   return static_cast<int>(count);
 }
 
+// One thread, once its CTA's slice is written: 1 for the CTA that adds all slices.
+QG_DEVICE u32 take_all(u32* ticket, int slices) {
+  if (ticket_add(ticket, 1) + 1 != slices) return 0;
+  *ticket = 0;
+  return 1;
+}
 // One thread, once the CTA has written what others add: the shares that the CTA adds, as bits; 0: its patience is over.
 QG_DEVICE u32 take_shares(u32* ticket, int slices) {
   const u32 state = ticket_add(ticket, 1);
@@ -221,9 +228,11 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
     return s;
   };
   const bool cluster = slices > 1 && slices_in_cluster() > 1;
-  // The same for all CTAs of a tile.
-  const bool together = slices > 1 && !cluster && slices <= kMostShares && total > config::kEpilogueThreads &&
-                        static_cast<i64>(gridDim.x) * gridDim.y * slices <= sm_count();
+  bool together = false;  // the same for all CTAs of a tile
+  if constexpr (kMayShare) {
+    together = slices > 1 && !cluster && slices <= kMostShares && total > config::kEpilogueThreads &&
+               static_cast<i64>(gridDim.x) * gridDim.y * slices <= sm_count();
+  }
   const int parts = cluster || together ? slices : 1;
   u32 shares = cluster ? 1u << blockIdx.z : 1u;  // of `parts`, as bits
   u32* ticket = nullptr;
@@ -231,6 +240,7 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
   const u8* partials = nullptr;  // of this tile's slices, or null in a cluster
   u32 state = ~0u;               // of the ticket, before a departure that is written down at the end
   if (slices > 1) {
+    __shared__ u32 taken;
     Float4* mine = nullptr;
     if (!cluster) {
       const i64 tile = static_cast<i64>(blockIdx.x) * gridDim.y + blockIdx.y;
@@ -239,63 +249,49 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
       partials = static_cast<const u8*>(out.workspace) + ticket_bytes + tile * slices * kTileFloat4s * 16;
       mine = reinterpret_cast<Float4*>(const_cast<u8*>(partials)) + blockIdx.z * kTileFloat4s;
     }
-    if (config::kWarpsK > 1 || !cluster) {
-      int part = 0;
+    bool leaves = false;  // and so writes its own share, which it had kept
 #pragma unroll 1
-      for (int i = tid; i < total; i += config::kEpilogueThreads) {
-        if (!together || part != blockIdx.z) {
-          const Float4 s = cta_sum(i / kVectors, i % kVectors);
-          if (cluster) {
-            *shared_sum(i / kVectors, i % kVectors) = s;
-          } else {
-            store_cg(mine + i, s);
+    while (true) {
+      if (config::kWarpsK > 1 || !cluster) {
+        int part = 0;
+#pragma unroll 1
+        for (int i = tid; i < total; i += config::kEpilogueThreads) {
+          if (!together || (part == blockIdx.z) == leaves) {
+            const Float4 s = cta_sum(i / kVectors, i % kVectors);
+            if (cluster) {
+              *shared_sum(i / kVectors, i % kVectors) = s;
+            } else {
+              store_cg(mine + i, s);
+            }
           }
+          if constexpr (kMayShare) part = part + 1 == parts ? 0 : part + 1;
         }
-        part = part + 1 == parts ? 0 : part + 1;
       }
-    }
-    if (cluster) {
-      cluster_barrier();
-    } else {
-      __shared__ u32 taken;
+      if (cluster) {
+        cluster_barrier();
+        break;
+      }
       barrier();
-      if (tid == 0) {
-        if (together) {
-          taken = take_shares(ticket, slices);
-        } else {
-          taken = ticket_add(ticket, 1) + 1 == slices;
-          if (taken) *ticket = 0;
-        }
-      }
+      if (tid == 0) taken = !together ? take_all(ticket, slices) : leaves ? leave(ticket, slices) : take_shares(ticket, slices);
       barrier();
       shares = taken;
-      bool departs = together;
-      if (together && shares == 0) {
-#pragma unroll 1
-        for (int i = tid + blockIdx.z * config::kEpilogueThreads; i < total; i += parts * config::kEpilogueThreads) {
-          store_cg(mine + i, cta_sum(i / kVectors, i % kVectors));
-        }
-        barrier();
-        if (tid == 0) taken = leave(ticket, slices);
-        barrier();
-        shares = taken;
-        departs = false;
-      }
-      // Nothing waits for the answer before the end.
-      if (departs && tid == 0) state = ticket_depart(ticket);
+      if (!together || leaves || shares != 0) break;
+      leaves = true;
     }
+    // Nothing waits for the answer before the end.
+    if (together && !leaves && tid == 0) state = ticket_depart(ticket);
   }
 #pragma unroll 1
   for (; shares != 0; shares &= shares - 1) {
 #pragma unroll 1
     for (int i = tid + (__ffs(shares) - 1) * config::kEpilogueThreads; i < total; i += parts * config::kEpilogueThreads) {
       const int m = i / kVectors, v = i % kVectors;
-      Float4 s;
-      if (slices == 1) {
-        s = cta_sum(m, v);
-      } else {
+      Float4 own = {0, 0, 0, 0};  // this CTA's slice of it
+      if (!cluster) own = cta_sum(m, v);
+      Float4 s = own;
+      if (slices > 1) {
         const auto slice = [&](int z) {
-          if (!cluster && z == blockIdx.z) return cta_sum(m, v);
+          if (!cluster && z == blockIdx.z) return own;
           return load_partial(cluster ? in_cluster(shared_sum(m, v), z) : partials + (z * kTileFloat4s + i) * 16);
         };
         s = slice(0);
