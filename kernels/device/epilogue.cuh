@@ -287,11 +287,11 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
     for (int i = tid + (__ffs(shares) - 1) * config::kEpilogueThreads; i < total; i += parts * config::kEpilogueThreads) {
       const int m = i / kVectors, v = i % kVectors;
       Float4 own = {0, 0, 0, 0};  // this CTA's slice of it
-      if (!cluster) own = cta_sum(m, v);
+      if (slices == 1 || (kMayShare && !cluster)) own = cta_sum(m, v);
       Float4 s = own;
       if (slices > 1) {
         const auto slice = [&](int z) {
-          if (!cluster && z == blockIdx.z) return own;
+          if (kMayShare && !cluster && z == blockIdx.z) return own;
           return load_partial(cluster ? in_cluster(shared_sum(m, v), z) : partials + (z * kTileFloat4s + i) * 16);
         };
         s = slice(0);
