@@ -186,12 +186,13 @@ double ReductionUs(const Candidate& candidate, const Problem& problem, int64_t m
   if (candidate.reduction == Reduction::kNone) return 0;
   if (candidate.reduction == Reduction::kCluster) return kClusterUs + kClusterStepUs * candidate.split_k;
   const double tile_vectors = work.rows * candidate.config.tile_n() / 4;
-  // As device/epilogue.cuh: CTAs that can be resident all at once share a tile's sum, and keep their own
-  // share.
-  const bool together = candidate.split_k <= kMostShares &&
-                        tile_vectors > candidate.config.epilogue_threads() && work.ctas <= device.sm_count;
-  const double vectors =
-      std::ceil(tile_vectors / candidate.config.epilogue_threads() / (together ? candidate.split_k : 1));
+  // As device/epilogue.cuh: large CTAs that can be resident all at once share a tile's sum, and keep their
+  // own share.
+  const int threads = candidate.config.epilogue_threads();
+  const bool large = candidate.config.tile_m() * candidate.config.tile_n() >= (threads >= 512 ? 6144 : 16384);
+  const bool together =
+      large && candidate.split_k <= kMostShares && tile_vectors > threads && work.ctas <= device.sm_count;
+  const double vectors = std::ceil(tile_vectors / threads / (together ? candidate.split_k : 1));
   // Written and read once, fp32.
   const double traffic = 8.0 * (candidate.split_k - (together ? 1 : 0)) * m * problem.n;
   return kReductionUs + std::max(kReductionStepUs * vectors * candidate.split_k,

@@ -177,7 +177,8 @@ QG_DEVICE u32 ticket_depart(u32* ticket) {
 // share of the tile; what it adds itself it does not write. One CTA alone took 3 to 8 us for 64 rows of X, of a kernel's 12 to 40.
 // None waits for ever: who loses patience writes its share and leaves it to the last one. A ticket has its arrivals in bits 0
 // to 7, departures in 8 to 15, and from 16 on a bit for each slice whose CTA has left.
-constexpr bool kMayShare = config::kTileM * kVectors > config::kEpilogueThreads;  // others have less code that is cold
+// Only CTAs that fill an SM: the code for it is cold, and cost kernels of 8 us that add their slices in a cluster a microsecond.
+constexpr bool kMayShare = config::kTileM * config::kTileN >= (config::kEpilogueThreads >= 512 ? 6144 : 16384);
 constexpr int kMostShares = 16;
 constexpr u32 kDeparture = 256, kLeft = 0x10000u;
 constexpr int kPatience = 24;  // reads of the ticket, some 0.6 us each

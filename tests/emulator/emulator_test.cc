@@ -104,6 +104,27 @@ TEST(ByteActivations, ComeChunkByChunkWhereTheSliceDoesNotFit) {
   }
 }
 
+// CTAs that fill an SM, in three ways: too many to wait for each other, all of them without patience, all of
+// them at the same time (EmulatedKernel::Launch).
+TEST(Slices, AreAddedByTheLastOrByAll) {
+  const Candidate full = {ParseConfig("wgmma_t4_r1_w4x1_s3_b2_staged_pre").value(), 1, Reduction::kNone};
+  const KernelSignature signature;
+  const KernelCase data = MakeKernelCase({257, 896}, signature, 29);
+  const auto kernel = EmulatedKernel::Compile(RenderKernelSource(full.config, signature), 900);
+  ASSERT_TRUE(kernel.ok()) << kernel.status();
+  for (const Reduction reduction : {Reduction::kWorkspace, Reduction::kCluster}) {
+    for (const int split : {2, 3}) {
+      for (const int seed : {0, 2, 1}) {  // two launches each, of seeds 2 x and 2 x + 1
+        const Candidate candidate = {full.config, split, reduction};
+        const auto run = RunCandidate(**kernel, candidate, data, 29, seed);
+        ASSERT_TRUE(run.ok()) << run.status();
+        EXPECT_TRUE(run->right(signature))
+            << CandidateName(candidate) << " seed " << seed << ": " << run->Describe();
+      }
+    }
+  }
+}
+
 // The judge of a tuning on the GPU, which shares no code with the kernels: its sums are fp64's, whatever the
 // format.
 TEST(SupportKernels, ReferenceGemmAgreesWithFp64) {
@@ -179,6 +200,7 @@ struct Mistake {
 constexpr char kMma[] = "mma_t1_r1_w2x2_s3_b2_slice_post";
 constexpr char kWide[] = "mma_t1_r2_w8x1_s3_b2_slice_post";
 constexpr char kStaged[] = "mma_t8_r2_w2x1_s3_b1_staged_pre";
+constexpr char kFull[] = "wgmma_t3_r1_w4x1_s3_b2_staged_pre";  // CTAs that fill an SM
 constexpr char kWgmma[] = "wgmma_t2_r1_w1x1_s3_b2_staged_pre";
 
 const Mistake kMistakes[] = {
@@ -215,13 +237,13 @@ const Mistake kMistakes[] = {
      "  // nobody", "of a CTA that has ended", Reduction::kCluster, 3},
     {"TicketsLeftBehind", kMma, "epilogue.cuh", "  *ticket = 0;\n  return 1;", "  return 1;",
      "left a ticket behind", Reduction::kWorkspace, 2},
-    {"NobodyIsTheLastToLeave", kStaged, "epilogue.cuh",
+    {"NobodyIsTheLastToLeave", kFull, "epilogue.cuh",
      "  if (together && departures(state) + 1 == slices) *ticket = 0;\n", "", "left a ticket behind",
      Reduction::kWorkspace, 3},
-    {"SharesOfThoseWhoLeft", kStaged, "epilogue.cuh", "return 1u << blockIdx.z | state >> 16;",
+    {"SharesOfThoseWhoLeft", kFull, "epilogue.cuh", "return 1u << blockIdx.z | state >> 16;",
      "return 1u << blockIdx.z;", "error ", Reduction::kWorkspace, 3},
-    {"ShareNotWrittenBeforeLeaving", kStaged, "epilogue.cuh", "      leaves = true;", "      break;",
-     "error ", Reduction::kWorkspace, 3},
+    {"ShareNotWrittenBeforeLeaving", kFull, "epilogue.cuh", "      leaves = true;", "      break;", "error ",
+     Reduction::kWorkspace, 3},
     {"ScaleOfTheNextGroup", kMma, "mma.cuh", "k / kGroupSize + g, warp.lane / 4)",
      "(k / kGroupSize + g) ^ 1, warp.lane / 4)", "error 0."},
     {"StageFreedBeforeItIsRead", kWgmma, "wgmma.cuh", "      // After a stage's first batch",
