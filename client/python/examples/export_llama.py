@@ -18,9 +18,10 @@ Weights are random. What is done, each step under its name in the JSON that --ou
            run_layer is (--run-layer), a layer of that bundle run in C beside its product in fp64
   export   torch.export of prefill and decoding step, saved, loaded and run: the same tokens
   hf       the same weights in transformers' LlamaForCausalLM, whose layers are replaced; generate() beside the plain model
-  aoti     the decoding step compiled to an AOTInductor package. It is code alone: its weights are those of the bundle
+  aoti     the decoding step compiled to an AOTInductor package. It is code alone: its weights are those of the bundle. By
+           CXX or g++: the first that links libstdc++.so.6 (Python crashes when it loads a package with a library of its own)
   cpp      that package run by run_package.cc, without Python: libqgemm.so launches the kernels of a bundle, whose weights
-           the package uses. Needs g++ and libqgemm.so (--library)
+           the package uses: the same tokens (or parted by rounding). Needs that compiler and libqgemm.so (--library)
   load     the package loaded and run in Python: the same tokens (or parted by rounding), and those of cpp
 
 A step that fails is reported in "errors" and the next one goes on; exit code 0: none failed and all comparisons hold.

@@ -2,11 +2,12 @@
 // libraries, the operator qgemm::linear on top of libqgemm.so, and a bundle of kernels and packed weights. On
 // a GPU the operator launches the bundle's kernels; a package for the CPU dequantizes and multiplies in fp32.
 //
-//   run_package LIBQGEMM BUNDLE PACKAGE STATE COUNT
+//   run_package LIBQGEMM BUNDLE PACKAGE STATE COUNT LOGITS
 //
 // The package is code alone. STATE (export_llama.py writes it) says where each of its constants lies: the
 // packed weights in the bundle's weights.safetensors, the others in STATE itself; and the cache, the position
-// and the token to go on from. Prints COUNT tokens, one a line.
+// and the token to go on from. Prints COUNT tokens, one a line, and leaves in LOGITS what each was chosen by,
+// as fp32 [COUNT, vocabulary].
 //
 // Build: with PyTorch's headers, and -I for the folder that holds qgemm/c_api.h; see
 // llama_export/without_python.py.
@@ -300,7 +301,7 @@ TORCH_LIBRARY_IMPL(qgemm, CPU, library) { library.impl("linear", LinearOnCpu); }
 TORCH_LIBRARY_IMPL(qgemm, CUDA, library) { library.impl("linear", LinearOnCuda); }
 
 int main(int argc, char** argv) {
-  if (argc != 6) Fail("usage: run_package LIBQGEMM BUNDLE PACKAGE STATE COUNT");
+  if (argc != 7) Fail("usage: run_package LIBQGEMM BUNDLE PACKAGE STATE COUNT LOGITS");
   const Library loaded(argv[1]);
   library = &loaded;
   std::fprintf(stderr, "loading %s\n", argv[3]);  // a crash says where it was
@@ -344,14 +345,23 @@ int main(int argc, char** argv) {
   std::fprintf(stderr, "weights given\n");
 
   const int count = std::atoi(argv[5]);
+  std::vector<at::Tensor> all_logits;
   double started = Seconds();
   for (int i = 0; i < count; ++i) {
     const at::Tensor logits = package.run({token, position, cache})[0];
+    all_logits.push_back(logits.clone());
     token = logits.argmax(-1, /*keepdim=*/true);
     position = position + 1;
     std::printf("%lld\n", static_cast<long long>(token.item<int64_t>()));
     if (i == 0) started = Seconds();  // the first run loads kernels
   }
   if (count > 1) std::fprintf(stderr, "%.1f tokens/s\n", (count - 1) / (Seconds() - started));
+  std::ofstream file(argv[6], std::ios::binary);
+  if (count > 0) {
+    const at::Tensor kept = at::cat(all_logits).to(at::Device(at::kCPU), at::kFloat).contiguous();
+    file.write(static_cast<const char*>(kept.data_ptr()), static_cast<std::streamsize>(kept.nbytes()));
+  }
+  file.close();
+  if (!file) Fail(std::string("cannot write ") + argv[6]);
   return 0;
 }

@@ -1,5 +1,6 @@
 """examples/export_llama.py from end to end on the CPU, with a tiny model and a real qgemmd."""
 
+import importlib
 import json
 import os
 import pathlib
@@ -49,7 +50,24 @@ def test_a_tiny_llama_is_exported_end_to_end(daemon, tmp_path):
     assert not {"mm", "addmm"} & set(figures["aoti"]["products_in_generated_code"])
     # The same package and weights in a program of PyTorch's C++ libraries and libqgemm.so, without Python.
     if "QGEMM_LIBRARY" in os.environ and shutil.which("g++"):
-        assert figures["load"]["same_tokens_without_python"], figures["cpp"]
+        assert figures["cpp"]["same_tokens"] and figures["load"]["same_tokens_without_python"], figures["cpp"]
     else:
         assert "libqgemm.so" in figures["cpp"]["left_out"]
     assert set(Bundle.open(bundle).verify().methods) == {f"main-m{m}" for m in (1, 2, 16, 24, 96)}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_a_compiler_with_a_cpp_library_of_its_own_is_passed_over(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLE.parent)
+    compiler = importlib.import_module("llama_export.compiler")
+    for options in ("", "-static-libstdc++"):
+        program = tmp_path / f"c++{options}"
+        program.write_text(f'#!/bin/sh\nexec g++ "$@" {options}\n')
+        program.chmod(0o755)
+        monkeypatch.setenv("CXX", str(program))
+        compiler.cpp_compiler.cache_clear()
+        assert compiler.cpp_compiler() == (shutil.which("g++") if options else str(program))
+    monkeypatch.setenv("PATH", str(tmp_path))  # has no g++ that CXX's script could start
+    compiler.cpp_compiler.cache_clear()
+    assert compiler.cpp_compiler() is None
+    compiler.cpp_compiler.cache_clear()

@@ -11,6 +11,7 @@ import torch
 import torch._inductor.config
 import torch._inductor.select_algorithm
 from llama_export.compare import judge
+from llama_export.compiler import SHARED_LIBRARY, cpp_compiler
 from llama_export.decoding import generate_with
 from llama_export.programs import Prefill, constants_of, step_program
 
@@ -58,12 +59,17 @@ def aoti(run, figures):
         figures[f"{what}_s"] = round(time.monotonic() - started, 1)
         print(f"aoti: {what} after {figures[f'{what}_s']} s", flush=True)
 
+    compiler = cpp_compiler()
+    if compiler is None:
+        raise RuntimeError(f"no C++ compiler links {SHARED_LIBRARY}: set CXX to one that does, or install g++")
     program = step_program(run)
     phase("exported")
     path = tempfile.mkdtemp(prefix="qgemm-aoti.") + "/step.pt2"
     # Fused code rounds to bf16 where the model does. The weights stay where they are.
     in_package = run.arguments.weights_in_package
-    options = {"emulate_precision_casts": True, "aot_inductor.package_constants_in_so": in_package}
+    options = {
+        "emulate_precision_casts": True, "aot_inductor.package_constants_in_so": in_package, "cpp.cxx": (None, compiler),
+    }  # fmt: skip
     faulthandler.dump_traceback_later(45, repeat=True)  # says what a compilation that does not end is at
     try:
         with torch._inductor.config.patch(options), without_vector_instructions(run), GemmChoices() as choices:

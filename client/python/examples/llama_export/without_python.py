@@ -3,13 +3,13 @@
 import json
 import os
 import pathlib
-import shutil
 import struct
 import subprocess
 import tempfile
 
 import torch
-from llama_export.compare import results_of
+from llama_export.compare import judge
+from llama_export.compiler import cpp_compiler
 from llama_export.programs import constants_of
 from llama_export.run import EXAMPLES
 
@@ -23,8 +23,10 @@ def library_of(arguments):
 
 def start_compiling(run):
     """run_package.cc is compiled while other steps run: (process, program), or None where it cannot be."""
-    compiler, library = shutil.which("g++"), library_of(run.arguments)
-    if compiler is None or library is None or {"aoti", "cpp"} & run.arguments.skip:
+    if library_of(run.arguments) is None or {"aoti", "cpp"} & run.arguments.skip:
+        return None
+    compiler = cpp_compiler()
+    if compiler is None:
         return None
     from torch.utils.cpp_extension import include_paths, library_paths
 
@@ -93,14 +95,20 @@ def cpp(run, figures):
     prompt, new = run.prompts[name], run.arguments.new
     with torch.no_grad():
         run.cache.zero_()
-        token = int(run.quantized(prompt, run.cache)[:, 0].argmax(-1))
+        first = run.quantized(prompt, run.cache)[:, 0]
+    token = int(first.argmax(-1))
     state = program.with_suffix(".state")
     write_state(run, state, prompt, token)
-    command = [program, library_of(run.arguments), run.bundle, run.package, state, str(new - 1)]
+    logits_file = program.with_suffix(".logits")
+    command = [program, library_of(run.arguments), run.bundle, run.package, state, str(new - 1), logits_file]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     if done.returncode != 0:
         raise RuntimeError(f"run_package ended with {done.returncode}: {done.stderr[-2000:]}")
     run.cpp_tokens = [token, *(int(line) for line in done.stdout.split())]
     figures["said"] = done.stderr.splitlines()[-3:]
-    # Those of the model, too, unless another compiler's rounding parts them; `load` compares like with like.
-    figures["same_tokens_as_the_model"] = run.cpp_tokens == results_of(run, name)["qgemm"][0][0].tolist()
+    logits = [first.float()]
+    if new > 1:
+        rest = torch.from_file(str(logits_file), size=(new - 1) * first.shape[1], dtype=torch.float32)
+        logits.append(rest.view(new - 1, -1).to(run.device))
+    tokens = torch.tensor([run.cpp_tokens], device=run.device)
+    judge(run, figures, "cpp", name, (tokens, torch.cat(logits)[None]))
