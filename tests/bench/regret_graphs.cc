@@ -63,8 +63,9 @@ absl::StatusOr<Json> CostOfGraphs(TuningBench& bench, const std::vector<BenchPai
   }
   // From little N to much, by turns of M.
   std::vector<BenchPair> few;
-  for (size_t i = 0; i < kMostPairs && i < int4.size(); ++i)
+  for (size_t i = 0; i < kMostPairs && i < int4.size(); ++i) {
     few.push_back(int4[i * int4.size() / kMostPairs]);
+  }
   std::vector<std::vector<Candidate>> candidates(few.size());
   TuneOptions tuning;
   tuning.effort = v1::EFFORT_EXHAUSTIVE;

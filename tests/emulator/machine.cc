@@ -122,8 +122,9 @@ void Machine::RunCluster(const std::vector<SimtDim3>& blocks) {
     if (!alive) break;
     if (warps.empty()) {
       if (DeliverCopy()) continue;
-      if (std::any_of(threads_.begin(), threads_.end(), [](const auto& thread) { return thread->polls; }))
+      if (std::any_of(threads_.begin(), threads_.end(), [](const auto& thread) { return thread->polls; })) {
         continue;
+      }
       for (const auto& thread : threads_) {
         if (thread->done) continue;
         Problem(absl::StrCat("CTA (", ctas_[thread->cta]->index.x, ", ", ctas_[thread->cta]->index.y, ", ",

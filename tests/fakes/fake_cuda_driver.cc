@@ -27,7 +27,7 @@
 #undef cuStreamGetCaptureInfo
 #undef cuStreamSynchronize
 
-using qgemm::fake_cuda::state;
+using qgemm::fake_cuda::Current;
 
 // The driver's opaque types.
 struct CUmod_st {};
@@ -66,7 +66,7 @@ std::set<CUgraph> g_graphs;
 double g_now_us = 0;
 int g_events = 0;
 
-void Violation(const std::string& what) { state().violations.push_back(what); }
+void Violation(const std::string& what) { Current().violations.push_back(what); }
 
 std::string Describe(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned smem,
                      void** params) {
@@ -84,10 +84,10 @@ std::string Describe(CUfunction function, unsigned x, unsigned y, unsigned z, un
 void Run(const CUgraphNode_st& node) {
   if (node.function != nullptr) {
     if (g_modules.count(node.module) == 0) Violation("launched a function whose module is unloaded");
-    state().ran.push_back(node.launch);
+    Current().ran.push_back(node.launch);
     g_now_us += 10;
   } else {
-    state().ran.push_back("record " + std::to_string(node.event->number));
+    Current().ran.push_back("record " + std::to_string(node.event->number));
     node.event->us = g_now_us;
   }
 }
@@ -122,12 +122,14 @@ CUgraphNode_st* NodeOf(CUgraphExec exec, CUgraphNode node) {
 }  // namespace
 
 namespace qgemm::fake_cuda {
-State& state() {
+State& Current() {
   static auto* const state = new State;
   return *state;
 }
 }  // namespace qgemm::fake_cuda
 
+// NOLINTBEGIN(readability-identifier-naming,readability-inconsistent-declaration-parameter-name): the
+// driver's own.
 extern "C" {
 
 CUresult cuGetErrorName(CUresult, const char** text) { return *text = "CUDA_ERROR", CUDA_SUCCESS; }
@@ -173,11 +175,11 @@ CUresult cuModuleLoadData(CUmodule* module, const void*) {
   all.push_back(std::make_unique<CUmod_st>());
   *module = all.back().get();
   g_modules[*module];
-  return ++state().modules, CUDA_SUCCESS;
+  return ++Current().modules, CUDA_SUCCESS;
 }
 CUresult cuModuleUnload(CUmodule module) {
   g_modules.erase(module);
-  return --state().modules, CUDA_SUCCESS;
+  return --Current().modules, CUDA_SUCCESS;
 }
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
   auto& functions = g_modules.at(module);
@@ -217,7 +219,7 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode) {
   stream->capturing = new CUgraph_st;
   stream->last = nullptr;
   g_graphs.insert(stream->capturing);
-  return ++state().graphs, CUDA_SUCCESS;
+  return ++Current().graphs, CUDA_SUCCESS;
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   *graph = stream->capturing;
@@ -226,7 +228,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
 }
 CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t*, CUgraph*,
                                    const CUgraphNode** nodes, size_t* count) {
-  if (!state().tells_nodes) return CUDA_ERROR_LOSSY_QUERY;
+  if (!Current().tells_nodes) return CUDA_ERROR_LOSSY_QUERY;
   *status = stream->capturing != nullptr ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
   *nodes = &stream->last;
   *count = stream->last != nullptr ? 1 : 0;
@@ -251,8 +253,9 @@ CUresult cuEventDestroy_v2(CUevent event) {
 }
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
   const bool external = flags == CU_EVENT_RECORD_EXTERNAL;
-  if (external != (stream->capturing != nullptr))
+  if (external != (stream->capturing != nullptr)) {
     Violation("an event's flags do not fit where it is recorded");
+  }
   return Put(stream, {nullptr, nullptr, "", event});
 }
 CUresult cuEventSynchronize(CUevent) { return CUDA_SUCCESS; }
@@ -264,17 +267,17 @@ CUresult cuEventElapsedTime(float* milliseconds, CUevent begin, CUevent end) {
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long) {
   *exec = new CUgraphExec_st{graph, {}};
   for (const auto& node : graph->nodes) (*exec)->now[node.get()] = *node;
-  ++state().graphs_instantiated;
-  return ++state().execs, CUDA_SUCCESS;
+  ++Current().graphs_instantiated;
+  return ++Current().execs, CUDA_SUCCESS;
 }
 CUresult cuGraphDestroy(CUgraph graph) {
   g_graphs.erase(graph);
   delete graph;
-  return --state().graphs, CUDA_SUCCESS;
+  return --Current().graphs, CUDA_SUCCESS;
 }
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
   delete exec;
-  return --state().execs, CUDA_SUCCESS;
+  return --Current().execs, CUDA_SUCCESS;
 }
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream) {
   for (const auto& node : exec->graph->nodes) Run(exec->now.at(node.get()));
@@ -282,8 +285,8 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream) {
 }
 CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
                                            const CUDA_KERNEL_NODE_PARAMS_v2* params) {
-  if (state().refuse_set_at >= 0 && state().kernels_set >= state().refuse_set_at) {
-    return static_cast<CUresult>(state().refuse_with);
+  if (Current().refuse_set_at >= 0 && Current().kernels_set >= Current().refuse_set_at) {
+    return static_cast<CUresult>(Current().refuse_with);
   }
   CUgraphNode_st* const now = NodeOf(exec, node);
   if (now == nullptr || now->function == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -297,13 +300,14 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
   now->launch = Describe(params->func, params->gridDimX, params->gridDimY, params->gridDimZ,
                          params->blockDimX, params->sharedMemBytes, params->kernelParams) +
                 cluster;
-  return ++state().kernels_set, CUDA_SUCCESS;
+  return ++Current().kernels_set, CUDA_SUCCESS;
 }
 CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event) {
   CUgraphNode_st* const now = NodeOf(exec, node);
   if (now == nullptr || now->event == nullptr) return CUDA_ERROR_INVALID_VALUE;
   now->event = event;
-  return ++state().events_set, CUDA_SUCCESS;
+  return ++Current().events_set, CUDA_SUCCESS;
 }
 
 }  // extern "C"
+// NOLINTEND(readability-identifier-naming,readability-inconsistent-declaration-parameter-name)

@@ -23,7 +23,7 @@ struct State {
   int refuse_with = 0;      // a CUresult
   bool tells_nodes = true;  // false: cuStreamGetCaptureInfo fails
 };
-State& state();
+State& Current();
 
 }  // namespace qgemm::fake_cuda
 

@@ -102,8 +102,9 @@ void FakeDevice::Redefine(const std::string& entry, KernelFunction function, std
 void FakeDevice::DefineSupportKernels() {
   const auto nothing = [](Dim3, absl::Span<void* const>) { return absl::OkStatus(); };
   const auto quick = [] { return 1.0; };
-  for (const support::Entry& entry : support::kEntries)
+  for (const support::Entry& entry : support::kEntries) {
     Define(entry.name, entry.parameter_bytes, nothing, quick);
+  }
   // The reference is 1 everywhere: candidates are right when they write that.
   Redefine(
       support::kReferenceGemm,
@@ -223,8 +224,9 @@ absl::Status FakeDevice::Launch(const DeviceKernel& kernel, Dim3 grid, int, int,
   }
   // Like the driver, takes the values at the call.
   auto values = std::make_shared<std::vector<uint64_t>>(params.size());
-  for (size_t i = 0; i < params.size(); ++i)
+  for (size_t i = 0; i < params.size(); ++i) {
     std::memcpy(&(*values)[i], params[i], fake.entry->sizes[i] - '0');
+  }
   std::string name = fake.name;
   if (cluster_z > 1) absl::StrAppend(&name, " in clusters of ", cluster_z);
   return Put(

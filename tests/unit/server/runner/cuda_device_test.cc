@@ -16,7 +16,7 @@ using ::testing::IsEmpty;
 class CudaDeviceTest : public testing::Test {
  protected:
   void SetUp() override {
-    fake_cuda::state() = {};
+    fake_cuda::Current() = {};
     auto device = CudaDevice::Open("auto");
     ASSERT_TRUE(device.ok()) << device.status();
     device_ = *std::move(device);
@@ -27,10 +27,10 @@ class CudaDeviceTest : public testing::Test {
     flush_.reset();
     flush_module_.reset();
     device_.reset();
-    EXPECT_THAT(fake_cuda::state().violations, IsEmpty());
-    EXPECT_EQ(fake_cuda::state().modules, 0);
-    EXPECT_EQ(fake_cuda::state().graphs, 0);
-    EXPECT_EQ(fake_cuda::state().execs, 0);
+    EXPECT_THAT(fake_cuda::Current().violations, IsEmpty());
+    EXPECT_EQ(fake_cuda::Current().modules, 0);
+    EXPECT_EQ(fake_cuda::Current().graphs, 0);
+    EXPECT_EQ(fake_cuda::Current().execs, 0);
   }
 
   // Parameters as a launch of ours has them: gone after the call.
@@ -60,9 +60,9 @@ class CudaDeviceTest : public testing::Test {
   std::vector<std::string> RunOnce(GraphPool& graphs, const GraphShape& shape, const Enqueue& sequence) {
     const absl::StatusOr<GraphPool::Loan> graph = graphs.Make(shape, sequence);
     if (!graph.ok() || !*graph) return {"no graph"};
-    fake_cuda::state().ran.clear();
+    fake_cuda::Current().ran.clear();
     EXPECT_TRUE(device_->LaunchGraph(**graph).ok());
-    return fake_cuda::state().ran;
+    return fake_cuda::Current().ran;
   }
 
   std::unique_ptr<CudaDevice> device_;
@@ -82,12 +82,12 @@ TEST_F(CudaDeviceTest, AnUpdatedGraphRunsTheNextKernelAndRecordsItsEvents) {
               ElementsAre("flush_8(5) 2x1x1 threads 256 smem 0 cluster 1", "record 4",
                           "b_84(8, 2) 3x4x1 threads 128 smem 4096 cluster 1", "record 5"));
   EXPECT_NEAR(device_->ElapsedMicroseconds(4, 5).value(), 10, 1e-6);
-  EXPECT_EQ(fake_cuda::state().graphs_instantiated, 1);
-  EXPECT_EQ(fake_cuda::state().kernels_set, 2);
-  EXPECT_EQ(fake_cuda::state().events_set, 2);
+  EXPECT_EQ(fake_cuda::Current().graphs_instantiated, 1);
+  EXPECT_EQ(fake_cuda::Current().kernels_set, 2);
+  EXPECT_EQ(fake_cuda::Current().events_set, 2);
   // The same events again: they are left as they are.
   RunOnce(graphs, {}, Sample(*a, 9, 4));
-  EXPECT_EQ(fake_cuda::state().events_set, 2);
+  EXPECT_EQ(fake_cuda::Current().events_set, 2);
   EXPECT_EQ(graphs.counts().updated, 2);
 }
 
@@ -100,9 +100,9 @@ TEST_F(CudaDeviceTest, ModulesStayLoadedWhileAGraphRefersToThem) {
     RunOnce(graphs, {}, Sample(*kernel, 7));
   }
   EXPECT_EQ(graphs.counts().updated, 3);
-  EXPECT_EQ(fake_cuda::state().modules, 3);  // the flush's, the captured one's, and the last one's
+  EXPECT_EQ(fake_cuda::Current().modules, 3);  // the flush's, the captured one's, and the last one's
   graphs.Clear();
-  EXPECT_EQ(fake_cuda::state().modules, 1);
+  EXPECT_EQ(fake_cuda::Current().modules, 1);
 }
 
 // Clusters are an attribute of a node, which an update leaves: neither of these may become the other.
@@ -147,14 +147,14 @@ TEST_F(CudaDeviceTest, AGraphWhoseUpdateTheDriverRefusesIsBuiltAnew) {
     for (const int nodes : {0, 1}) {
       GraphPool graphs(*device_, /*updates=*/true);
       RunOnce(graphs, {}, Sample(*a, 7));
-      fake_cuda::state().refuse_set_at = fake_cuda::state().kernels_set + nodes;
-      fake_cuda::state().refuse_with = refusal;
-      const int before = fake_cuda::state().graphs_instantiated;
+      fake_cuda::Current().refuse_set_at = fake_cuda::Current().kernels_set + nodes;
+      fake_cuda::Current().refuse_with = refusal;
+      const int before = fake_cuda::Current().graphs_instantiated;
       EXPECT_EQ(RunOnce(graphs, {}, Sample(*b, 8))[2], "b_84(8, 2) 3x4x1 threads 128 smem 4096 cluster 1");
-      EXPECT_EQ(fake_cuda::state().graphs_instantiated, before + 1);
+      EXPECT_EQ(fake_cuda::Current().graphs_instantiated, before + 1);
       EXPECT_EQ(graphs.counts().refused, 1);
-      EXPECT_EQ(fake_cuda::state().execs, 1);  // the new one, kept
-      fake_cuda::state().refuse_set_at = -1;
+      EXPECT_EQ(fake_cuda::Current().execs, 1);  // the new one, kept
+      fake_cuda::Current().refuse_set_at = -1;
     }
   }
 }
@@ -165,13 +165,13 @@ TEST_F(CudaDeviceTest, AStickyErrorInAnUpdateLosesTheContext) {
   const auto a = module->Find("a_84", 4096).value();
   RunOnce(graphs, {}, Sample(*a, 7));
   constexpr int kIllegalAddress = 700;
-  fake_cuda::state().refuse_set_at = 0;
-  fake_cuda::state().refuse_with = kIllegalAddress;
+  fake_cuda::Current().refuse_set_at = 0;
+  fake_cuda::Current().refuse_with = kIllegalAddress;
   EXPECT_TRUE(absl::IsAborted(graphs.Make({}, Sample(*a, 7)).status()));
 }
 
 TEST_F(CudaDeviceTest, GraphsAreBuiltAnewWhereTheDriverDoesNotTellTheirNodes) {
-  fake_cuda::state().tells_nodes = false;
+  fake_cuda::Current().tells_nodes = false;
   GraphPool graphs(*device_, /*updates=*/true);
   const auto module = device_->Load("a").value();
   const auto a = module->Find("a_84", 4096).value();
