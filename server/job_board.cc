@@ -88,8 +88,13 @@ void JobBoard::Leave(const std::shared_ptr<PickJob>& job, uint64_t waiter) {
 bool JobBoard::Hurry(const std::shared_ptr<PickJob>& job, uint64_t waiter) {
   MutexLock lock(mu_);
   PickJob::Shared& shared = job->shared;
-  if (shared.hurried || shared.waiters.size() != 1 || shared.waiters.count(waiter) == 0) return false;
-  shared.hurried = true;
+  const auto late = shared.waiters.find(waiter);
+  if (shared.hurried || late == shared.waiters.end()) return false;
+  late->second.hurries = true;
+  // Asked again at every tick: one who has time may have left since.
+  shared.hurried = std::all_of(shared.waiters.begin(), shared.waiters.end(),
+                               [](const auto& one) { return one.second.hurries; });
+  if (!shared.hurried) return false;
   FreeKeyLocked(*job);
   changed_.NotifyAll();
   return true;

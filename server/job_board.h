@@ -43,8 +43,8 @@ class JobBoard {
   // withdrawn: it leaves the queue and lets go of its kernels, or its planner or runner notices.
   void Leave(const std::shared_ptr<PickJob>& job, uint64_t waiter);
 
-  // That waiter's time is over: the job ends with the best it has, unless others wait for it, too. Whoever
-  // asks for the same from here on gets a job of their own. True: it was not hurried before.
+  // That waiter's time is over: the job ends with the best it has once that is so for all who wait for it.
+  // Whoever asks for the same from then on gets a job of their own. True: it was not hurried before.
   bool Hurry(const std::shared_ptr<PickJob>& job, uint64_t waiter);
 
   // The next job to plan, of a client with less than kPlannedPerClient in work. Blocks; null when stopped.

@@ -39,6 +39,7 @@ struct PickWaiter {
   Flow flow;
   std::function<void()> started;
   std::function<void(const std::shared_ptr<PickJob>&)> done;
+  bool hurries = false;  // its time is over
 };
 
 // One (problem, bucket) being tuned, wanted by one or more requests. Who may touch it: the members of the

@@ -182,6 +182,23 @@ TEST(JobBoard, AJobIsHurriedForItsOnlyWaiterAndItsKeyIsFree) {
   EXPECT_TRUE(board.Join("k", MeasuredJob, From("d")).created);
 }
 
+// Each of them wants the best so far: neither keeps the other from it.
+TEST(JobBoard, AJobIsHurriedOnceTheTimeOfAllItsWaitersIsOver) {
+  JobBoard board(RealClock());
+  const JobBoard::Joined first = board.Join("k", MeasuredJob, From("a"));
+  const JobBoard::Joined second = board.Join("k", MeasuredJob, From("b"));
+  EXPECT_FALSE(board.Hurry(first.job, first.waiter));
+  EXPECT_FALSE(board.Hurry(first.job, first.waiter));
+  EXPECT_FALSE(board.Hurried(*first.job));
+  const JobBoard::Joined third = board.Join("k", MeasuredJob, From("c"));
+  EXPECT_FALSE(third.created);
+  EXPECT_FALSE(board.Hurry(first.job, second.waiter));
+  board.Leave(third.job, third.waiter);
+  EXPECT_TRUE(board.Hurry(first.job, first.waiter));
+  EXPECT_FALSE(board.Hurry(first.job, second.waiter));
+  EXPECT_TRUE(board.Hurried(*first.job));
+}
+
 TEST(JobBoard, StopWakesRunners) {
   JobBoard board(RealClock());
   std::future<std::shared_ptr<PickJob>> runner =

@@ -474,6 +474,29 @@ TEST_F(JobsTest, DeadlineOfOneDoesNotCutAnothersSearchShort) {
   Restart(&RealClock());
 }
 
+TEST_F(JobsTest, TwoWhoseTimeIsOverGetTheBestSoFarOfTheSearchThatTheyShare) {
+  SimulatedClock clock;
+  Restart(&clock);
+  gpu_.Hold();
+  v1::TuneRequest request = RequestFor(5376);
+  request.set_execution_deadline_s(60);
+  const std::string first = Detach(request);
+  request.set_execution_deadline_s(61);
+  const std::string second = Detach(request, "other");
+  gpu_.AwaitHeld();
+  clock.Advance(std::chrono::seconds(62));
+  tuner_->jobs().Tick();
+  gpu_.Release();
+  for (const std::string& job_id : {first, second}) {
+    RecordingStream stream;
+    ASSERT_TRUE(Watch(job_id, stream).ok());
+    ASSERT_EQ(stream.results.size(), 1);
+    EXPECT_TRUE(stream.results[0].pick().partial());
+    EXPECT_EQ(stream.results[0].pick().timed(), 1);
+  }
+  Restart(&RealClock());
+}
+
 TEST_F(JobsTest, JobThatIsNotDoneSomeSecondsAfterItsTimeFails) {
   SimulatedClock clock;
   Restart(&clock);
