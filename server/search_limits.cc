@@ -2,9 +2,11 @@
 
 #include <regex.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 
@@ -30,7 +32,7 @@ class Expression {
       }
     }
     // No name has a brace, and counted repetitions within each other take gigabytes to compile.
-    if (text.find('{') != std::string::npos) {
+    if (absl::StrContains(text, '{')) {
       return absl::InvalidArgumentError(
           absl::StrCat("only is \"", text, "\"; allowed: an expression without counted repetitions"));
     }
@@ -90,6 +92,8 @@ absl::StatusOr<SearchLimits> SearchLimitsFromProto(const v1::TuneRequest& reques
         absl::StrCat("budget_s is ", request.budget_s(), "; allowed: 0 (no limit) .. ", kMaxBudgetSeconds));
   }
   limits.budget = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(request.budget_s()));
+  // However small: zero is no limit.
+  if (request.budget_s() > 0) limits.budget = std::max(limits.budget, Duration(1));
   return limits;
 }
 

@@ -62,6 +62,14 @@ TEST(SearchLimits, RefusesLimitsOutOfRange) {
   }
 }
 
+TEST(SearchLimits, ABudgetOfLessThanANanosecondIsNotNone) {
+  v1::TuneRequest request;
+  request.set_budget_s(1e-300);
+  const SearchLimits limits = *SearchLimitsFromProto(request);
+  EXPECT_GT(limits.budget, Duration::zero());
+  EXPECT_TRUE(limits.any());
+}
+
 TEST(SearchLimits, OtherLimitsHaveOtherKeys) {
   v1::TuneRequest a = Only("mma");
   v1::TuneRequest b = Only("mma");
