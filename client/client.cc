@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/digest.h"
 #include "base/mutex.h"
@@ -231,6 +232,8 @@ absl::Status GrpcClient::FromGrpc(const grpc::Status& status) const {
       }
       break;
     case absl::StatusCode::kDeadlineExceeded:
+      // gRPC's own words; a daemon says which of a job's deadlines is over.
+      if (!absl::StartsWith(status.error_message(), "Deadline Exceeded")) break;
       return absl::DeadlineExceededError(absl::StrCat(
           "qgemmd at ", options_.server, " did not answer within the deadline: raise --timeout"));
     case absl::StatusCode::kUnimplemented:

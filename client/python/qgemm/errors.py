@@ -103,7 +103,7 @@ def from_rpc(error, server):
         return Unavailable(
             f"cannot reach qgemmd at {server}{hint or ': start one with `qgemmd`, or set QGEMM_SERVER'}"
         )
-    if name == "DEADLINE_EXCEEDED":
+    if name == "DEADLINE_EXCEEDED" and details.startswith("Deadline Exceeded"):  # gRPC's words, not the daemon's
         return DeadlineExceeded(f"qgemmd at {server} did not answer within the deadline: raise the call's timeout")
     if name == "UNIMPLEMENTED":
         return Unimplemented(f"qgemmd at {server} does not know this call: it is of another version than this client")

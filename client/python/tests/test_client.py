@@ -252,6 +252,15 @@ def test_a_call_that_hangs_ends_at_its_deadline(fake, make):
         released.set()
 
 
+def test_a_deadline_of_the_daemons_own_is_told_in_its_words(fake, make):
+    def script(request, context):
+        context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no work was begun within queue_deadline_s of 10")
+
+    fake.script["Lookup"] = script
+    with make(fake.address) as client, pytest.raises(qgemm.DeadlineExceeded, match="^no work was begun within"):
+        client.lookup(PROBLEM, m=1)
+
+
 def test_lookup_says_why_there_is_no_pick(fake, make):
     def script(request, context):
         answer = api.message("LookupAnswer")

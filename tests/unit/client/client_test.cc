@@ -115,6 +115,7 @@ TEST(Client, TheDeadlineEndsACall) {
   ASSERT_TRUE(client.ok());
   const auto summary = (*client)->Tune({}, [](const v1::TuneEvent&) {});
   EXPECT_TRUE(absl::IsDeadlineExceeded(summary.status())) << summary.status();
+  EXPECT_THAT(Message(summary.status()), HasSubstr("raise --timeout"));
 }
 
 TEST(Client, TheDaemonsErrorsKeepCodeAndMessage) {
@@ -125,6 +126,7 @@ TEST(Client, TheDaemonsErrorsKeepCodeAndMessage) {
       {grpc::StatusCode::UNAVAILABLE, absl::StatusCode::kUnavailable},
       {grpc::StatusCode::FAILED_PRECONDITION, absl::StatusCode::kFailedPrecondition},
       {grpc::StatusCode::RESOURCE_EXHAUSTED, absl::StatusCode::kResourceExhausted},
+      {grpc::StatusCode::DEADLINE_EXCEEDED, absl::StatusCode::kDeadlineExceeded},  // one of a job's own
       {grpc::StatusCode::DATA_LOSS, absl::StatusCode::kDataLoss}};
   for (const auto& [sent, expected] : codes) {
     daemon.answers().lookup = [code = sent](const v1::LookupRequest&, v1::LookupResponse*) {
