@@ -13,6 +13,7 @@ everything is written. Thread-safe.
 import ctypes
 import dataclasses
 import functools
+import threading
 from typing import Optional, Tuple
 
 from qgemm.importers import library
@@ -120,12 +121,18 @@ class AccessCounts:
     repeats: int  # answered without
 
 
+class _OfThread(threading.local):
+    """What a call of `ptx` left: C reads the text while other threads analyse the same Call."""
+
+    text = error = None
+
+
 class Call:
     """A kernel and its arguments, one for each of its parameters. `ptx`: a function that gives the kernel's PTX, called
     where the signature has to be analysed; None: there is none, and the analysis fails."""
 
     def __init__(self, kernel, entry, arguments, ptx=None):
-        self._ptx, self._text, self.error = ptx, None, None
+        self._ptx, self._made = ptx, _OfThread()
         self._arguments = (_Argument * len(arguments))(*arguments)
         function = _PtxFunction(self._get_ptx) if ptx else _PtxFunction()
         self._struct = _Call(kernel.encode(), entry.encode(), self._arguments, len(arguments), function, None)
@@ -133,11 +140,16 @@ class Call:
 
     def _get_ptx(self, _):
         try:
-            self._text = ctypes.create_string_buffer(self._ptx().encode())
-        except Exception as error:  # it would end in C
-            self.error = error
+            self._made.text = ctypes.create_string_buffer(self._ptx().encode())
+        except BaseException as error:  # it would end in C
+            self._made.error = error
             return None
-        return ctypes.addressof(self._text)
+        return ctypes.addressof(self._made.text)
+
+    def take_error(self):
+        """What `ptx` raised in this thread since the last time, or None."""
+        error, self._made.error = self._made.error, None
+        return error
 
     @classmethod
     def of_pick(cls, pick, addresses, m=None, ptx=None):
@@ -175,8 +187,8 @@ class AccessMemo:
         """The AccessReport of a Call. Raises what its `ptx` raised."""
         made = _Report()
         self.get(call, made)
-        if call.error is not None:
-            error, call.error = call.error, None
+        error = call.take_error()
+        if error is not None:
             raise error
         rows = made.parameters[: made.count]
         parameters = tuple(ParameterAccess(row.index, bool(row.read), bool(row.written), row.alignment) for row in rows)

@@ -1,6 +1,7 @@
 """qgemm.access: reports by PTX, once per signature."""
 
 import dataclasses
+import threading
 
 import pytest
 
@@ -80,6 +81,31 @@ def test_what_its_ptx_raises_is_raised():
     with pytest.raises(qgemm.NotFound, match="no such kernel"):
         memo.report(call(ptx=gone))
     assert memo.report(call()).parameters == EXPECTED
+
+
+def test_threads_may_analyse_one_call_at_once():
+    body = " add.s64 %rd2, %rd2, 1;\n" * 20000
+    ptx = PTX.replace(" st.global", body + " st.global")
+    memo, made, reports = AccessMemo(), call(pointer(0, 4096), pointer(0, 8192), opaque(), ptx=lambda: ptx), []
+
+    def analyse():
+        reports.extend(memo.report(made) for _ in range(10))
+
+    threads = [threading.Thread(target=analyse) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [report.failure for report in reports] == [None] * 40
+    assert {report.parameters for report in reports} == {EXPECTED}
+
+
+def test_an_interrupt_is_raised():
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        AccessMemo().report(call(ptx=interrupted))
 
 
 def test_a_report_cannot_be_changed():
