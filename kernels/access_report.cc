@@ -13,6 +13,9 @@ namespace qgemm {
 namespace {
 
 constexpr int kMaxParameters = 64;  // bits of a set
+// Over a kernel's instructions: as many as values pass backwards through loops, which in compilers' code are
+// a few.
+constexpr int kMostPasses = 200;
 using ParameterSet = uint64_t;
 
 using Parts = std::vector<absl::string_view>;
@@ -62,7 +65,8 @@ int AccessBytes(const Parts& parts) {
   int count = 1, bytes = 0;
   for (const absl::string_view part : parts) {
     int number = 0;
-    if (part.size() < 2 || !absl::SimpleAtoi(part.substr(1), &number)) continue;
+    // Larger numbers are no types.
+    if (part.size() < 2 || part.size() > 4 || !absl::SimpleAtoi(part.substr(1), &number)) continue;
     if (part[0] == 'v') count = number;
     if (absl::StrContains("busf", part.substr(0, 1)) && number % 8 == 0) bytes = number / 8;
   }
@@ -97,7 +101,9 @@ class Walk {
 
   // The failure, or "".
   std::string Run() {
+    int passes = 0;
     do {
+      if (passes++ == kMostPasses) return "its registers depend on each other in too long a chain, backwards";
       changed_ = false;
       for (size_t i = 0; i < parts_.size(); ++i) Visit(entry_.instructions[i], parts_[i]);
     } while (changed_);

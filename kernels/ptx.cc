@@ -1,5 +1,8 @@
 #include "kernels/ptx.h"
 
+#include <cstdint>
+#include <limits>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -118,7 +121,8 @@ absl::StatusOr<PtxParameter> ParseParameter(absl::string_view text) {
           !absl::SimpleAtoi(word.substr(open + 1, word.find(']') - open - 1), &count)) {
         count = 0;
       }
-      parameter.bytes = element_bytes * count;
+      const int64_t bytes = int64_t{element_bytes} * count;
+      parameter.bytes = bytes <= std::numeric_limits<int>::max() ? static_cast<int>(bytes) : 0;
     }
   }
   if (parameter.name.empty() || parameter.bytes <= 0) {
@@ -191,6 +195,10 @@ absl::Status ParseBody(Reader& reader, PtxEntry& out) {
     reader.Seek(begin);
     if (!reader.SkipTo(';')) continue;
     out.instructions.push_back(ParseInstruction(reader.text(begin, reader.at())));
+    if (out.instructions.back().opcode.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the PTX of entry '", out.name, "' has a predicate without an instruction"));
+    }
   }
 }
 

@@ -46,7 +46,13 @@ int Get(AccessMemo& memo, const qgemm_call& call, qgemm_access_report& out) {
     const char* const ptx = call.ptx != nullptr ? call.ptx(call.context) : nullptr;
     if (ptx == nullptr) return Failed(call, absl::StrCat("there is no PTX of kernel ", call.kernel));
     AccessReport made = AnalyzeAccess(ptx, call.entry);
-    return made.failed() ? Failed(call, std::move(made.failure)) : made;
+    if (made.failed()) return Failed(call, std::move(made.failure));
+    // Candidates are in the order of the kernel's parameters.
+    if (!made.parameters.empty() && made.parameters.back().index >= call.argument_count) {
+      return Failed(call, absl::StrCat("kernel ", call.kernel, " has more parameters than the call's ",
+                                       call.argument_count, " arguments"));
+    }
+    return made;
   });
   if (report->parameters.size() > QGEMM_MOST_PARAMETERS) {
     return static_cast<int>(absl::StatusCode::kInvalidArgument);

@@ -121,6 +121,16 @@ TEST_F(AccessCApi, AFailedAnalysisWritesEverythingAndIsMadeAgain) {
   EXPECT_EQ(std::string(report_.failure), "");
 }
 
+TEST_F(AccessCApi, ACallOfFewerArgumentsThanTheKernelHasIsAFailedAnalysis) {
+  qgemm_call call = Call("a");
+  call.argument_count = 1;
+  ASSERT_EQ(qgemm_access_memo_get(memo_.get(), &call, &report_), QGEMM_OK);
+  EXPECT_EQ(report_.failed, 1);
+  EXPECT_THAT(report_.failure, HasSubstr("more parameters than the call's 1"));
+  ASSERT_EQ(report_.count, 1);
+  EXPECT_EQ(report_.parameters[0].written, 1);
+}
+
 TEST_F(AccessCApi, RefusesWhatIsNoCall) {
   qgemm_call call = Call("a");
   EXPECT_EQ(qgemm_access_memo_get(nullptr, &call, &report_), QGEMM_INVALID_ARGUMENT);

@@ -218,6 +218,32 @@ TEST(AnalyzeAccess, FailsForTextThatIsNoPtx) {
   }
 }
 
+TEST(AnalyzeAccess, FailsForAPredicateWithoutAnInstruction) {
+  for (const char* nothing : {"@%p1;", "@;", "@%p1 ;", "@!%p1\n;"}) {
+    EXPECT_THAT(Analyze(nothing).failure, HasSubstr("a predicate without an instruction")) << nothing;
+  }
+}
+
+TEST(AnalyzeAccess, TakesNoSizeFromNumbersThatAreNone) {
+  const AccessReport report = Analyze("ld.global.v65536.b524288 %r1, [%rd11];");
+  EXPECT_TRUE(Access(report, 0).read);
+  const auto huge = AnalyzeAccess(".entry kernel(.param .b64 p[2147483647]) { ret; }", "kernel");
+  EXPECT_THAT(huge.failure, HasSubstr("no size"));
+}
+
+// Each pass follows one step of it.
+TEST(AnalyzeAccess, GivesUpOnALongChainBackwards) {
+  std::string body;
+  for (int i = 5000; i > 0; --i) absl::StrAppend(&body, "add.s64 %x", i + 1, ", %x", i, ", 4;\n");
+  EXPECT_THAT(Analyze(body + "mov.u64 %x1, %rd1;\nst.global.u32 [%x5001], %r1;").failure,
+              HasSubstr("too long a chain"));
+  body.clear();
+  for (int i = 100; i > 0; --i) absl::StrAppend(&body, "add.s64 %x", i + 1, ", %x", i, ", 4;\n");
+  const AccessReport report = Analyze(body + "mov.u64 %x1, %rd1;\nst.global.u32 [%x101], %r1;");
+  EXPECT_EQ(report.failure, "");
+  EXPECT_TRUE(Access(report, 0).written);
+}
+
 TEST(ParsePtxEntry, KnowsParametersAndInstructions) {
   const std::string module = Module(
       "{\n.reg .pred p;\nWAIT: setp.ne.u32 p, %r1, 0; // a comment; not an instruction\n"
