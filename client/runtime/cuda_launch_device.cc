@@ -72,6 +72,10 @@ class CudaLaunchDevice final : public LaunchDevice {
   void Free(uint64_t address) override {
     const CurrentContext current(context_);
     MutexLock lock(mu_);
+    // Also of a graph: whoever gets the address next keeps it when that graph is gone.
+    of_graphs_.erase(std::remove_if(of_graphs_.begin(), of_graphs_.end(),
+                                    [address](const auto& block) { return block.second == address; }),
+                     of_graphs_.end());
     buffers_.erase(address);
   }
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <utility>
 
 // cuda.h maps plain names to the versions of its toolkit.
 #undef cuCtxGetCurrent
@@ -45,12 +46,18 @@ struct CUgraphNode_st {
   std::string launch;
   CUevent event = nullptr;
 };
+// Runs its function with its last reference, whose holders are graphs and what is made of them.
+struct CUuserObject_st {
+  std::shared_ptr<void> reference;
+};
 struct CUgraph_st {
   std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
+  std::vector<std::shared_ptr<void>> keeps;
 };
 struct CUgraphExec_st {
   CUgraph graph = nullptr;
   std::map<CUgraphNode, CUgraphNode_st> now;
+  std::vector<std::shared_ptr<void>> keeps;
 };
 struct CUstream_st {
   CUgraph capturing = nullptr;
@@ -65,6 +72,8 @@ std::map<CUmodule, std::vector<std::unique_ptr<CUfunc_st>>> g_modules;
 std::set<CUgraph> g_graphs;
 double g_now_us = 0;
 int g_events = 0;
+CUstreamCaptureMode g_capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+std::pair<CUdeviceptr, size_t> g_free_block;  // address 0: none
 
 void Violation(const std::string& what) { Current().violations.push_back(what); }
 
@@ -154,11 +163,26 @@ CUresult cuCtxSynchronize() { return CUDA_SUCCESS; }
 CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   return *free = 1 << 29, *total = 1 << 30, CUDA_SUCCESS;
 }
+// Like the driver's, it likes to give the block again that came back last.
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
-  return *address = reinterpret_cast<CUdeviceptr>(new char[bytes]), CUDA_SUCCESS;
+  if (bytes > Current().most_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (g_free_block.second == bytes) {
+    *address = std::exchange(g_free_block, {}).first;
+  } else {
+    *address = reinterpret_cast<CUdeviceptr>(new char[bytes]);
+  }
+  Current().blocks[*address] = bytes;
+  return CUDA_SUCCESS;
 }
 CUresult cuMemFree_v2(CUdeviceptr address) {
-  delete[] reinterpret_cast<char*>(address);
+  const auto block = Current().blocks.find(address);
+  if (block == Current().blocks.end()) {
+    Violation("freed what is not allocated");
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  delete[] reinterpret_cast<char*>(g_free_block.first);
+  g_free_block = *block;
+  Current().blocks.erase(block);
   return CUDA_SUCCESS;
 }
 CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, size_t bytes) {
@@ -226,22 +250,34 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   stream->capturing = nullptr;
   return CUDA_SUCCESS;
 }
-CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t*, CUgraph*,
-                                   const CUgraphNode** nodes, size_t* count) {
+CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t*,
+                                   CUgraph* graph, const CUgraphNode** nodes, size_t* count) {
   if (!Current().tells_nodes) return CUDA_ERROR_LOSSY_QUERY;
   *status = stream->capturing != nullptr ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-  *nodes = &stream->last;
-  *count = stream->last != nullptr ? 1 : 0;
+  if (graph != nullptr) *graph = stream->capturing;
+  if (nodes != nullptr) *nodes = &stream->last;
+  if (count != nullptr) *count = stream->last != nullptr ? 1 : 0;
   return CUDA_SUCCESS;
 }
-// Nobody keeps anything alive by a graph here.
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode*) { return CUDA_SUCCESS; }
-CUresult cuUserObjectCreate(CUuserObject*, void*, CUhostFn, unsigned, unsigned) {
-  return CUDA_ERROR_NOT_SUPPORTED;
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  std::swap(g_capture_mode, *mode);
+  return CUDA_SUCCESS;
 }
-CUresult cuUserObjectRelease(CUuserObject, unsigned) { return CUDA_SUCCESS; }
-CUresult cuGraphRetainUserObject(CUgraph, CUuserObject, unsigned, unsigned) {
-  return CUDA_ERROR_NOT_SUPPORTED;
+CUresult cuUserObjectCreate(CUuserObject* object, void* argument, CUhostFn function, unsigned, unsigned) {
+  if (Current().refuse_object_create) return CUDA_ERROR_OUT_OF_MEMORY;
+  *object = new CUuserObject_st{std::shared_ptr<void>(argument, function)};
+  return CUDA_SUCCESS;
+}
+CUresult cuUserObjectRelease(CUuserObject object, unsigned) {
+  delete object;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned, unsigned flags) {
+  if (Current().refuse_object_retain) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (flags != CU_GRAPH_USER_OBJECT_MOVE) return CUDA_ERROR_NOT_SUPPORTED;  // nobody else holds one here
+  graph->keeps.push_back(std::move(object->reference));
+  delete object;
+  return CUDA_SUCCESS;
 }
 
 CUresult cuEventCreate(CUevent* event, unsigned) {
@@ -265,7 +301,7 @@ CUresult cuEventElapsedTime(float* milliseconds, CUevent begin, CUevent end) {
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long) {
-  *exec = new CUgraphExec_st{graph, {}};
+  *exec = new CUgraphExec_st{graph, {}, graph->keeps};
   for (const auto& node : graph->nodes) (*exec)->now[node.get()] = *node;
   ++Current().graphs_instantiated;
   return ++Current().execs, CUDA_SUCCESS;

@@ -1,6 +1,8 @@
 #ifndef QGEMM_TESTS_FAKES_FAKE_CUDA_DRIVER_H_
 #define QGEMM_TESTS_FAKES_FAKE_CUDA_DRIVER_H_
 
+#include <cstddef>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,10 @@ struct State {
   int refuse_set_at = -1;   // this and later updates of a kernel's node fail with refuse_with; -1: none
   int refuse_with = 0;      // a CUresult
   bool tells_nodes = true;  // false: cuStreamGetCaptureInfo fails
+  bool refuse_object_create = false,
+       refuse_object_retain = false;            // cuUserObjectCreate, cuGraphRetainUserObject
+  size_t most_bytes = 1 << 30;                  // of one allocation
+  std::map<unsigned long long, size_t> blocks;  // bytes of what is allocated, by address
 };
 State& Current();
 
