@@ -17,6 +17,21 @@ bool KernelsReady(const PickJob& job) {
                      [&](const CandidateState& state) { return ready(state.kernel); });
 }
 
+// The first candidate whose kernel can be used is there: a prediction waits for no later one's.
+bool PredictionReady(const PickJob& job) {
+  for (const CandidateState& state : job.candidates) {
+    if (state.kernel == nullptr || !state.kernel->ready()) return false;
+    const bool usable = state.kernel->status().ok() && !state.kernel->spills();
+    if (usable || state.kernel->is_system_failure()) return true;
+  }
+  return false;
+}
+
+// A runner of its kind has all that it needs.
+bool CanRun(const PickJob& job) {
+  return KernelsReady(job) || (!job.target.measured && job.shared.hurried && PredictionReady(job));
+}
+
 }  // namespace
 
 JobBoard::Joined JobBoard::Join(const std::string& flight_key,
@@ -196,7 +211,7 @@ void JobBoard::Notify() {
 
 std::shared_ptr<PickJob> JobBoard::TakeLocked(PickQueue& queue, bool only_ready, Calls& calls) {
   const auto any_client = [](const std::string&) { return true; };
-  auto taken = queue.Take(any_client, [](const std::shared_ptr<PickJob>& job) { return KernelsReady(*job); });
+  auto taken = queue.Take(any_client, [](const std::shared_ptr<PickJob>& job) { return CanRun(*job); });
   if (!taken.has_value() && !only_ready) taken = queue.Take();
   if (!taken.has_value()) return nullptr;
   PickJob::Shared& shared = taken->item->shared;

@@ -55,6 +55,7 @@ absl::StatusOr<const CandidateState*> ModelTuning::Choose(PickJob& job) {
   for (size_t i = 0; i < job.requested_candidates; ++i) {
     CandidateState& state = job.candidates[i];
     const Kernel& kernel = *state.kernel;
+    if (winner != nullptr && !kernel.ready()) continue;  // the job was hurried
     if (!kernel.status().ok() && kernel.is_system_failure()) return kernel.status();
     if (kernel.status().ok() && !kernel.spills()) {
       if (winner == nullptr) winner = &state;  // candidates are in the order of their predictions

@@ -104,7 +104,7 @@ absl::StatusOr<ExitCode> PrintTuneResults(const std::vector<Result>& results, co
   for (const Result& result : results) {
     if (result.pick.has_value() && result.pick->source() == v1::PICK_SOURCE_MODEL && result.pick->partial()) {
       std::fprintf(stderr,
-                   "qgemmctl: %s: no candidate was timed within the limits: this is the cost model's pick\n",
+                   "qgemmctl: %s: no candidate was timed: this is the cost model's pick under the limits\n",
                    ResultName(result).c_str());
     }
     if (result.pick.has_value()) continue;

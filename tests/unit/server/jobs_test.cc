@@ -451,6 +451,40 @@ TEST_F(JobsTest, JobWhoseKernelsAreNotThereInTimeEndsWithAPrediction) {
   Restart(&RealClock());
 }
 
+// The best prediction's kernel is there, the others' are not.
+TEST_F(JobsTest, PredictionThatIsKnownAtTheDeadlineWaitsForNoOtherKernel) {
+  SimulatedClock clock;
+  Restart(&clock);
+  v1::TuneRequest request = RequestFor(5376);
+  request.set_target("h100");
+  request.set_effort(v1::EFFORT_EXHAUSTIVE);
+  RecordingStream stored;
+  ASSERT_TRUE(tuner_->Tune(request, "test", stored).ok());
+  compiler_.Hold();
+  request.mutable_problems(0)->CopyFrom(Int4Problem(5376, 8192));  // its kernels for 16 rows are there
+  request.add_m(1024);
+  request.set_execution_deadline_s(60);
+  RecordingStream stream;
+  std::future<absl::Status> tuned =
+      std::async(std::launch::async, [&] { return tuner_->Tune(request, "test", stream); });
+  const std::string job_id = stream.AwaitAccepted();
+  compiler_.AwaitHeld(2);
+  while (Find(job_id).results_done() == 0) std::this_thread::yield();
+  clock.Advance(std::chrono::seconds(61));
+  compiler_.ReleaseSome(1);
+  int ticks = 0;  // the daemon's come again and again
+  do {
+    tuner_->jobs().Tick();
+  } while (tuned.wait_for(std::chrono::milliseconds(10)) != std::future_status::ready && ++ticks < 3000);
+  EXPECT_LT(ticks, 3000);
+  compiler_.Release();
+  EXPECT_TRUE(tuned.get().ok());
+  ASSERT_EQ(stream.results.size(), 2);
+  EXPECT_EQ(stream.results[1].pick().source(), v1::PICK_SOURCE_MODEL) << stream.results[1].error();
+  EXPECT_GT(compiler_.cancelled(), 0);
+  Restart(&RealClock());
+}
+
 // Others want all of it: whose time is over goes without.
 TEST_F(JobsTest, DeadlineOfOneDoesNotCutAnothersSearchShort) {
   SimulatedClock clock;
