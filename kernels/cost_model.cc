@@ -18,7 +18,6 @@ constexpr double kLaunchUs = 0.35;          // an empty kernel in a graph, and t
 constexpr double kWaveUs = 2.85;            // per wave of CTAs: pipeline fill, last stage, epilogue
 constexpr double kReductionUs = 1.25;       // workspace: fence, ticket, and the last CTA's first read
 constexpr double kReductionStepUs = 0.06;   // per slice and vector that a thread adds
-constexpr int kMostShares = 16;             // slices of a tile that are added by all of its CTAs
 constexpr double kClusterUs = 1.25;         // cluster: two barriers; its CTAs share the sum, on the chip
 constexpr double kClusterStepUs = 0.02;     // per CTA of a cluster
 constexpr double kFillBytesPerClock = 500;  // per SM: a resident activation slice, before the first MMA
@@ -189,9 +188,8 @@ double ReductionUs(const Candidate& candidate, const Problem& problem, int64_t m
   // As device/epilogue.cuh: large CTAs that can be resident all at once share a tile's sum, and keep their
   // own share.
   const int threads = candidate.config.epilogue_threads();
-  const bool large = candidate.config.tile_m() * candidate.config.tile_n() >= (threads >= 512 ? 6144 : 16384);
-  const bool together =
-      large && candidate.split_k <= kMostShares && tile_vectors > threads && work.ctas <= device.sm_count;
+  const bool together = MayShareTiles(candidate.config) && candidate.split_k <= kMostShares &&
+                        tile_vectors > threads && work.ctas <= device.sm_count;
   const double vectors = std::ceil(tile_vectors / threads / (together ? candidate.split_k : 1));
   // Written and read once, fp32.
   const double traffic = 8.0 * (candidate.split_k - (together ? 1 : 0)) * m * problem.n;

@@ -153,6 +153,8 @@ QG_DEVICE Float4 load_partial(const u8* p) {
   return v;
 }
 
+constexpr u32 kDeparture = 0x100u, kLeft = 0x10000u;  // of a ticket, below
+
 // Tickets in the workspace. One thread behind a barrier releases and acquires for its CTA (PTX ISA, memory consistency model:
 // causality order is transitive); fences by all threads cost 0.3 to 0.8 us more.
 QG_DEVICE u32 ticket_add(u32* ticket, u32 value) {
@@ -169,7 +171,7 @@ QG_DEVICE u32 ticket_read(const u32* ticket) {
 // Orders nothing.
 QG_DEVICE u32 ticket_depart(u32* ticket) {
   u32 before;
-  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 256;" : "=r"(before) : "l"(ticket) : "memory");
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(ticket), "n"(kDeparture) : "memory");
   return before;
 }
 
@@ -177,10 +179,6 @@ QG_DEVICE u32 ticket_depart(u32* ticket) {
 // share of the tile; what it adds itself it does not write. One CTA alone took 3 to 8 us for 64 rows of X, of a kernel's 12 to 40.
 // None waits for ever: who loses patience writes its share and leaves it to the last one. A ticket has its arrivals in bits 0
 // to 7, departures in 8 to 15, and from 16 on a bit for each slice whose CTA has left.
-// Only CTAs that fill an SM: the code for it is cold, and cost kernels of 8 us that add their slices in a cluster a microsecond.
-constexpr bool kMayShare = config::kTileM * config::kTileN >= (config::kEpilogueThreads >= 512 ? 6144 : 16384);
-constexpr int kMostShares = 16;
-constexpr u32 kDeparture = 256, kLeft = 0x10000u;
 constexpr int kPatience = 24;  // reads of the ticket, some 0.6 us each
 
 QG_DEVICE u32 arrivals(u32 state) { return state & 0xffu; }
@@ -230,8 +228,8 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
   };
   const bool cluster = slices > 1 && slices_in_cluster() > 1;
   bool together = false;  // the same for all CTAs of a tile
-  if constexpr (kMayShare) {
-    together = slices > 1 && !cluster && slices <= kMostShares && total > config::kEpilogueThreads &&
+  if constexpr (config::kMayShare) {
+    together = slices > 1 && !cluster && slices <= config::kMostShares && total > config::kEpilogueThreads &&
                static_cast<i64>(gridDim.x) * gridDim.y * slices <= sm_count();
   }
   const int parts = cluster || together ? slices : 1;
@@ -265,7 +263,7 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
               store_cg(mine + i, s);
             }
           }
-          if constexpr (kMayShare) part = part + 1 == parts ? 0 : part + 1;
+          if constexpr (config::kMayShare) part = part + 1 == parts ? 0 : part + 1;
         }
       }
       if (cluster) {
@@ -288,11 +286,11 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
     for (int i = tid + (__ffs(shares) - 1) * config::kEpilogueThreads; i < total; i += parts * config::kEpilogueThreads) {
       const int m = i / kVectors, v = i % kVectors;
       Float4 own = {0, 0, 0, 0};  // this CTA's slice of it
-      if (slices == 1 || (kMayShare && !cluster)) own = cta_sum(m, v);
+      if (slices == 1 || (config::kMayShare && !cluster)) own = cta_sum(m, v);
       Float4 s = own;
       if (slices > 1) {
         const auto slice = [&](int z) {
-          if (kMayShare && !cluster && z == blockIdx.z) return own;
+          if (config::kMayShare && !cluster && z == blockIdx.z) return own;
           return load_partial(cluster ? in_cluster(shared_sum(m, v), z) : partials + (z * kTileFloat4s + i) * 16);
         };
         s = slice(0);

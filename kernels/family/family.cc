@@ -38,6 +38,10 @@ int ChunkStages(const KernelConfig& config) {
   return std::max(1, kChunkBytes / (config.tile_m() * 64 * config.blocks_per_stage * config.warps_k));
 }
 
+bool MayShareTiles(const KernelConfig& config) {
+  return config.tile_m() * config.tile_n() >= (config.epilogue_threads() >= 512 ? 6144 : 16384);
+}
+
 std::string ConfigConstants(const KernelConfig& config, const KernelSignature& signature) {
   std::string text;
   auto constant = [&text](absl::string_view type, absl::string_view name, int value) {
@@ -53,6 +57,8 @@ std::string ConfigConstants(const KernelConfig& config, const KernelSignature& s
   constant("int", "kTileN", config.tile_n());
   constant("int", "kThreads", config.threads());
   constant("int", "kEpilogueThreads", config.epilogue_threads());
+  constant("bool", "kMayShare", MayShareTiles(config));
+  constant("int", "kMostShares", kMostShares);
   const WeightFormat& format = signature.format;
   constant("int", "kBits", format.bits);
   constant("int", "kGroupSize", format.channel_wise() ? 64 : format.group_size);

@@ -75,6 +75,12 @@ StageBytes FragmentStage(const WeightFormat& format, int blocks);
 // activations).
 int ChunkStages(const KernelConfig& config);
 
+// Whether a config's CTAs are large enough to fill an SM, so that those of a tile's slices may add its sums
+// together, at most kMostShares of them (device/epilogue.cuh). Other kernels have no code for it: it would be
+// cold, and cost kernels of 8 us that add their slices in a cluster a microsecond.
+inline constexpr int kMostShares = 16;
+bool MayShareTiles(const KernelConfig& config);
+
 // The lines `constexpr ... = ...;` of namespace config that every device source reads.
 std::string ConfigConstants(const KernelConfig& config, const KernelSignature& signature);
 

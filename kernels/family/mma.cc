@@ -42,24 +42,13 @@ void Add(std::vector<KernelConfig>& out, int token_tiles, Geometry g, int stages
 
 constexpr int kAlignment = 128;  // of what follows the planes in shared memory
 
+constexpr Geometry kDecodeGeometries[] = {{1, 1, 8}, {1, 1, 16}, {1, 2, 4}, {1, 2, 8}, {1, 3, 4}, {1, 3, 5},
+                                          {1, 4, 2}, {1, 4, 4},  {1, 8, 1}, {1, 8, 2}, {2, 1, 8}, {2, 2, 4},
+                                          {2, 2, 8}, {2, 4, 2},  {2, 4, 4}, {2, 8, 1}};
+
 // Up to 16 tokens the weights' stream is everything: many warps, private rings, activations resident.
 void AddDecode(std::vector<KernelConfig>& out, int token_tiles) {
-  for (const Geometry g : {Geometry{1, 1, 8},
-                           {1, 1, 16},
-                           {1, 2, 4},
-                           {1, 2, 8},
-                           {1, 3, 4},
-                           {1, 3, 5},
-                           {1, 4, 2},
-                           {1, 4, 4},
-                           {1, 8, 1},
-                           {1, 8, 2},
-                           {2, 1, 8},
-                           {2, 2, 4},
-                           {2, 2, 8},
-                           {2, 4, 2},
-                           {2, 4, 4},
-                           {2, 8, 1}}) {
+  for (const Geometry& g : kDecodeGeometries) {
     for (const int stages : {3, 4}) {
       Add(out, token_tiles, g, stages, 2, ActivationPath::kSlice, ScaleMode::kPost);
     }
@@ -99,21 +88,8 @@ void AddMiddle(std::vector<KernelConfig>& out, int token_tiles) {
 
 // Activations of bytes.
 void AddBytes(std::vector<KernelConfig>& out, int token_tiles) {
-  for (const Geometry g : {Geometry{1, 1, 8},
-                           {1, 1, 16},
-                           {1, 2, 4},
-                           {1, 2, 8},
-                           {1, 3, 4},
-                           {1, 4, 2},
-                           {1, 4, 4},
-                           {1, 8, 1},
-                           {1, 8, 2},
-                           {2, 1, 8},
-                           {2, 2, 4},
-                           {2, 2, 8},
-                           {2, 4, 2},
-                           {2, 4, 4},
-                           {2, 8, 1}}) {
+  for (const Geometry& g : kDecodeGeometries) {
+    if (g.warps_k == 5) continue;  // not tried
     for (const int stages : {3, 4}) {
       Add(out, token_tiles, g, stages, 2, ActivationPath::kSlice, ScaleMode::kPost);
     }
