@@ -29,6 +29,23 @@ int FromEnvironment(const char* name, int otherwise) {
 
 DeviceProfile Profile(const char* name) { return FindDeviceProfile(name).value(); }
 
+// The kernel, or null with a failure.
+std::unique_ptr<EmulatedKernel> Compiled(const KernelSource& source) {
+  absl::StatusOr<std::unique_ptr<EmulatedKernel>> kernel = EmulatedKernel::Compile(source, 900);
+  EXPECT_TRUE(kernel.ok()) << kernel.status();
+  return kernel.ok() ? *std::move(kernel) : nullptr;
+}
+
+// Runs a candidate that must be right.
+void ExpectRight(const EmulatedKernel& kernel, const Candidate& candidate, const KernelCase& data, int64_t m,
+                 uint64_t seed) {
+  SCOPED_TRACE(absl::StrCat(CandidateName(candidate), " M ", m, " seed ", seed));
+  const auto run = RunCandidate(kernel, candidate, data, m, seed);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_TRUE(run->right(data.problem.signature)) << run->Describe();
+  EXPECT_GT(run->matrix_instructions, 0);
+}
+
 // One config of `family` for each format, on a shape and M that fit nothing, with every split and reduction.
 class Formats : public testing::TestWithParam<std::tuple<int, Family>> {};
 
@@ -58,18 +75,15 @@ TEST_P(Formats, AgreeWithFp64AndAreClean) {
     }
     ASSERT_FALSE(configs.empty()) << ProblemName(problem) << " M " << m;
     const KernelConfig config = configs[random() % configs.size()];
-    const auto kernel = EmulatedKernel::Compile(RenderKernelSource(config, signature), 900);
-    ASSERT_TRUE(kernel.ok()) << kernel.status();
+    const auto kernel = Compiled(RenderKernelSource(config, signature));
+    ASSERT_NE(kernel, nullptr);
     const KernelCase data = MakeKernelCase(shape, signature, m);
     for (const Reduction reduction : {Reduction::kNone, Reduction::kWorkspace, Reduction::kCluster}) {
       for (const int split : {1, 2, 3}) {
         const Candidate candidate = {config, split, reduction};
         if (!IsLegal(candidate, problem, bucket, profile).ok()) continue;
-        const std::string name = absl::StrCat(ProblemName(problem), " ", CandidateName(candidate), " M ", m);
-        const auto run = RunCandidate(**kernel, candidate, data, m, random());
-        ASSERT_TRUE(run.ok()) << name << ": " << run.status();
-        EXPECT_TRUE(run->right(signature)) << name << ": " << run->Describe();
-        EXPECT_GT(run->matrix_instructions, 0);
+        SCOPED_TRACE(ProblemName(problem));
+        ExpectRight(*kernel, candidate, data, m, random());
         ++candidates;
       }
     }
@@ -96,11 +110,9 @@ TEST(ByteActivations, ComeChunkByChunkWhereTheSliceDoesNotFit) {
   for (const char* name : {"mma_t4_r1_w4x1_s3_b2_staged_post", "mma_t4_r1_w2x4_s3_b2_staged_post"}) {
     const Candidate candidate = {ParseConfig(name).value(), 1, Reduction::kNone};
     ASSERT_LT(64 * ChunkStages(candidate.config) * candidate.config.warps_k * 2, data.problem.k);
-    const auto kernel = EmulatedKernel::Compile(RenderKernelSource(candidate.config, signature), 900);
-    ASSERT_TRUE(kernel.ok()) << kernel.status();
-    const auto run = RunCandidate(**kernel, candidate, data, 29, 1);
-    ASSERT_TRUE(run.ok()) << run.status();
-    EXPECT_TRUE(run->right(signature)) << name << ": " << run->Describe();
+    const auto kernel = Compiled(RenderKernelSource(candidate.config, signature));
+    ASSERT_NE(kernel, nullptr);
+    ExpectRight(*kernel, candidate, data, 29, 1);
   }
 }
 
@@ -110,17 +122,12 @@ TEST(Slices, AreAddedByTheLastOrByAll) {
   const Candidate full = {ParseConfig("wgmma_t4_r1_w4x1_s3_b2_staged_pre").value(), 1, Reduction::kNone};
   const KernelSignature signature;
   const KernelCase data = MakeKernelCase({257, 896}, signature, 29);
-  const auto kernel = EmulatedKernel::Compile(RenderKernelSource(full.config, signature), 900);
-  ASSERT_TRUE(kernel.ok()) << kernel.status();
+  const auto kernel = Compiled(RenderKernelSource(full.config, signature));
+  ASSERT_NE(kernel, nullptr);
   for (const Reduction reduction : {Reduction::kWorkspace, Reduction::kCluster}) {
     for (const int split : {2, 3}) {
-      for (const int seed : {0, 2, 1}) {  // two launches each, of seeds 2 x and 2 x + 1
-        const Candidate candidate = {full.config, split, reduction};
-        const auto run = RunCandidate(**kernel, candidate, data, 29, seed);
-        ASSERT_TRUE(run.ok()) << run.status();
-        EXPECT_TRUE(run->right(signature))
-            << CandidateName(candidate) << " seed " << seed << ": " << run->Describe();
-      }
+      // Two launches each, of seeds 2 x and 2 x + 1.
+      for (const int seed : {0, 2, 1}) ExpectRight(*kernel, {full.config, split, reduction}, data, 29, seed);
     }
   }
 }
@@ -130,8 +137,8 @@ TEST(Slices, AreAddedByTheLastOrByAll) {
 TEST(SupportKernels, ReferenceGemmAgreesWithFp64) {
   KernelSource source = SupportKernelSource();
   source.entry = support::kReferenceGemm;
-  const auto kernel = EmulatedKernel::Compile(source, 900);
-  ASSERT_TRUE(kernel.ok()) << kernel.status();
+  const auto kernel = Compiled(source);
+  ASSERT_NE(kernel, nullptr);
   const std::vector<KernelSignature> signatures = FormatSignatures();
   for (size_t i = 0; i < signatures.size(); i += 5) {
     const KernelSignature& signature = signatures[i];
@@ -176,7 +183,7 @@ TEST(SupportKernels, ReferenceGemmAgreesWithFp64) {
       add(value);
     }
     const MachineReport report =
-        (*kernel)->Launch({2, 1, 1}, support::kThreads, parameters, memory, i, 16 << 10);
+        kernel->Launch({2, 1, 1}, support::kThreads, parameters, memory, i, 16 << 10);
     EXPECT_THAT(report.problems, testing::IsEmpty());
     const std::vector<double> actual =
         ScalarsToDouble(absl::MakeSpan(out, kM * columns * 4), ScalarType::kFp32);
@@ -273,10 +280,8 @@ TEST_P(Mistakes, AreFound) {
   const KernelCase data = MakeKernelCase(shape, signature, m);
   ASSERT_TRUE(IsLegal(candidate, data.problem, BucketFor(m), Profile("h200")).ok());
   const auto run = [&](const SourceOverrides& overrides) {
-    const auto kernel =
-        EmulatedKernel::Compile(RenderKernelSource(candidate.config, signature, overrides), 900);
-    EXPECT_TRUE(kernel.ok()) << kernel.status();
-    return RunCandidate(**kernel, candidate, data, m, 2).value();
+    const auto kernel = Compiled(RenderKernelSource(candidate.config, signature, overrides));
+    return RunCandidate(*kernel, candidate, data, m, 2).value();
   };
   EXPECT_TRUE(run({}).right(signature)) << run({}).Describe();
   std::string text(EmbeddedSource(mistake.source));
