@@ -305,6 +305,19 @@ absl::StatusOr<GpuCandidate> TuningBench::Clockwork::ForGpu(const Candidate& can
                       MakeLaunchSpec(candidate, problem, m)};
 }
 
+absl::StatusOr<std::vector<GpuCandidate>> TuningBench::Clockwork::AllForGpu(
+    const BenchPair& pair, const std::vector<Candidate>& all, std::vector<internal::KernelRecord>& records) {
+  QGEMM_ASSIGN_OR_RETURN(const Problem problem, ProblemFromProto(pair.problem));
+  QGEMM_RETURN_IF_ERROR(gpu_.Prepare(problem, pair.m));
+  records.resize(all.size());
+  std::vector<GpuCandidate> ready;
+  for (size_t i = 0; i < all.size(); ++i) {
+    QGEMM_ASSIGN_OR_RETURN(GpuCandidate one, ForGpu(all[i], problem, pair.m, records[i]));
+    ready.push_back(std::move(one));
+  }
+  return ready;
+}
+
 absl::StatusOr<Times> TuningBench::Clockwork::Time(const BenchPair& pair,
                                                    const std::set<Candidate>& candidates, double window_s) {
   return TimeInOrder(pair, {candidates.begin(), candidates.end()}, window_s);
@@ -313,14 +326,8 @@ absl::StatusOr<Times> TuningBench::Clockwork::Time(const BenchPair& pair,
 absl::StatusOr<Times> TuningBench::Clockwork::TimeInOrder(const BenchPair& pair,
                                                           const std::vector<Candidate>& order,
                                                           double window_s) {
-  QGEMM_ASSIGN_OR_RETURN(const Problem problem, ProblemFromProto(pair.problem));
-  QGEMM_RETURN_IF_ERROR(gpu_.Prepare(problem, pair.m));
-  std::vector<internal::KernelRecord> records(order.size());
-  std::vector<GpuCandidate> timed;
-  for (size_t i = 0; i < order.size(); ++i) {
-    QGEMM_ASSIGN_OR_RETURN(GpuCandidate one, ForGpu(order[i], problem, pair.m, records[i]));
-    timed.push_back(std::move(one));
-  }
+  std::vector<internal::KernelRecord> records;
+  QGEMM_ASSIGN_OR_RETURN(const std::vector<GpuCandidate> timed, AllForGpu(pair, order, records));
   const double all_s = window_s * static_cast<double>(timed.size());
   // A tie band of 0: nobody leaves, and the window is used up.
   QGEMM_RETURN_IF_ERROR(gpu_.Finals(timed, absl::Seconds(kWarmUpShare * all_s), 0).status());
@@ -334,13 +341,8 @@ absl::StatusOr<Times> TuningBench::Clockwork::TimeInOrder(const BenchPair& pair,
 absl::StatusOr<Times> TuningBench::Clockwork::Screen(const BenchPair& pair, const std::vector<Candidate>& of,
                                                      double* ms_each) {
   QGEMM_ASSIGN_OR_RETURN(const Problem problem, ProblemFromProto(pair.problem));
-  QGEMM_RETURN_IF_ERROR(gpu_.Prepare(problem, pair.m));
-  std::vector<internal::KernelRecord> records(of.size());
-  std::vector<GpuCandidate> screened;
-  for (size_t i = 0; i < of.size(); ++i) {
-    QGEMM_ASSIGN_OR_RETURN(GpuCandidate one, ForGpu(of[i], problem, pair.m, records[i]));
-    screened.push_back(std::move(one));
-  }
+  std::vector<internal::KernelRecord> records;
+  QGEMM_ASSIGN_OR_RETURN(const std::vector<GpuCandidate> screened, AllForGpu(pair, of, records));
   Times us;
   const Stopwatch watch(0);
   for (size_t i = 0; i < of.size(); ++i) {

@@ -152,6 +152,10 @@ class TuningBench {
     Clockwork(TuningBench& bench, GpuProcessOptions options);
     absl::StatusOr<GpuCandidate> ForGpu(const Candidate& candidate, const Problem& problem, int m,
                                         internal::KernelRecord& record);
+    // Prepares the pair's problem; `records` hold what the candidates borrow.
+    absl::StatusOr<std::vector<GpuCandidate>> AllForGpu(const BenchPair& pair,
+                                                        const std::vector<Candidate>& all,
+                                                        std::vector<internal::KernelRecord>& records);
 
     TuningBench& bench_;
     GpuProcess gpu_;

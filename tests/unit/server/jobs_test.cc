@@ -36,6 +36,12 @@ v1::TuneRequest RequestFor(int64_t n, std::vector<int64_t> m = {16}) {
   return request;
 }
 
+v1::TuneRequest RequestDueIn(double seconds) {
+  v1::TuneRequest request = RequestFor(5376);
+  request.set_execution_deadline_s(seconds);
+  return request;
+}
+
 absl::Status Anybody(const v1::Job& /*job*/) { return absl::OkStatus(); }
 
 v1::TuneRequest Detached(v1::TuneRequest request) {
@@ -107,6 +113,12 @@ class JobsTest : public ::testing::Test {
     }
     ADD_FAILURE() << "no job " << job_id;
     return {};
+  }
+
+  // Lets time pass, and the jobs notice.
+  void Pass(SimulatedClock& clock, std::chrono::nanoseconds time) {
+    clock.Advance(time);
+    tuner_->jobs().Tick();
   }
 
   JobLimits limits_;
@@ -363,8 +375,7 @@ TEST_F(JobsTest, DetachedJobWaitsUntilTheGpuIsBack) {
   EXPECT_EQ(Find(job_id).state(), v1::JOB_STATE_QUEUED);
   gpu_.SetLost(absl::OkStatus());
   tuner_->jobs().Tick();  // too early
-  clock.Advance(std::chrono::seconds(2));
-  tuner_->jobs().Tick();
+  Pass(clock, std::chrono::seconds(2));
   RecordingStream stream;
   EXPECT_TRUE(Watch(job_id, stream).ok());
   EXPECT_TRUE(stream.results[0].has_pick());
@@ -380,11 +391,9 @@ TEST_F(JobsTest, JobThatIsNotBegunInTimeFails) {
   v1::TuneRequest request = RequestFor(5376);
   request.set_queue_deadline_s(10);
   const std::string late = Detach(request);
-  clock.Advance(std::chrono::seconds(9));
-  tuner_->jobs().Tick();
+  Pass(clock, std::chrono::seconds(9));
   EXPECT_EQ(Find(late).state(), v1::JOB_STATE_QUEUED);
-  clock.Advance(std::chrono::seconds(1));
-  tuner_->jobs().Tick();
+  Pass(clock, std::chrono::seconds(1));
   EXPECT_EQ(Find(late).state(), v1::JOB_STATE_FAILED);
   EXPECT_THAT(Find(late).error(), HasSubstr("queue_deadline_s of 10"));
   EXPECT_EQ(Find(running).state(), v1::JOB_STATE_RUNNING);
@@ -401,14 +410,11 @@ TEST_F(JobsTest, JobThatIsNotDoneInTimeEndsWithTheBestSoFar) {
   SimulatedClock clock;
   Restart(&clock);
   gpu_.Hold();
-  v1::TuneRequest request = RequestFor(5376);
-  request.set_execution_deadline_s(60);
+  v1::TuneRequest request = RequestDueIn(60);
   const std::string job_id = Detach(request);
   gpu_.AwaitHeld();
-  clock.Advance(std::chrono::seconds(59));
-  tuner_->jobs().Tick();
-  clock.Advance(std::chrono::seconds(1));
-  tuner_->jobs().Tick();
+  Pass(clock, std::chrono::seconds(59));
+  Pass(clock, std::chrono::seconds(1));
   EXPECT_EQ(Find(job_id).state(), v1::JOB_STATE_RUNNING);
   const std::string other = Detach(RequestFor(5376));
   gpu_.Release();
@@ -432,16 +438,14 @@ TEST_F(JobsTest, JobWhoseKernelsAreNotThereInTimeEndsWithAPrediction) {
   SimulatedClock clock;
   Restart(&clock);
   compiler_.Hold();
-  v1::TuneRequest request = RequestFor(5376);
-  request.set_execution_deadline_s(60);
+  v1::TuneRequest request = RequestDueIn(60);
   RecordingStream stream;
   std::future<absl::Status> tuned =
       std::async(std::launch::async, [&] { return tuner_->Tune(request, "test", stream); });
   const std::string job_id = stream.AwaitAccepted();
   compiler_.AwaitHeld(1);
   while (Find(job_id).state() != v1::JOB_STATE_RUNNING) std::this_thread::yield();
-  clock.Advance(std::chrono::seconds(61));
-  tuner_->jobs().Tick();
+  Pass(clock, std::chrono::seconds(61));
   compiler_.Release();
   ASSERT_TRUE(tuned.get().ok());
   ASSERT_EQ(stream.results.size(), 1);
@@ -490,16 +494,13 @@ TEST_F(JobsTest, DeadlineOfOneDoesNotCutAnothersSearchShort) {
   SimulatedClock clock;
   Restart(&clock);
   gpu_.Hold();
-  v1::TuneRequest request = RequestFor(5376);
-  request.set_execution_deadline_s(60);
+  v1::TuneRequest request = RequestDueIn(60);
   const std::string late = Detach(request);
   const std::string other = Detach(RequestFor(5376), "other");
   gpu_.AwaitHeld();
-  clock.Advance(std::chrono::seconds(61));
-  tuner_->jobs().Tick();
+  Pass(clock, std::chrono::seconds(61));
   EXPECT_EQ(Find(late).state(), v1::JOB_STATE_RUNNING);
-  clock.Advance(TuneJob::kLateGrace);
-  tuner_->jobs().Tick();
+  Pass(clock, TuneJob::kLateGrace);
   EXPECT_EQ(Find(late).state(), v1::JOB_STATE_FAILED);
   gpu_.Release();
   RecordingStream stream;
@@ -512,14 +513,12 @@ TEST_F(JobsTest, TwoWhoseTimeIsOverGetTheBestSoFarOfTheSearchThatTheyShare) {
   SimulatedClock clock;
   Restart(&clock);
   gpu_.Hold();
-  v1::TuneRequest request = RequestFor(5376);
-  request.set_execution_deadline_s(60);
+  v1::TuneRequest request = RequestDueIn(60);
   const std::string first = Detach(request);
   request.set_execution_deadline_s(61);
   const std::string second = Detach(request, "other");
   gpu_.AwaitHeld();
-  clock.Advance(std::chrono::seconds(62));
-  tuner_->jobs().Tick();
+  Pass(clock, std::chrono::seconds(62));
   gpu_.Release();
   for (const std::string& job_id : {first, second}) {
     RecordingStream stream;
@@ -535,12 +534,10 @@ TEST_F(JobsTest, JobThatIsNotDoneSomeSecondsAfterItsTimeFails) {
   SimulatedClock clock;
   Restart(&clock);
   gpu_.Hold();
-  v1::TuneRequest request = RequestFor(5376);
-  request.set_execution_deadline_s(60);
+  v1::TuneRequest request = RequestDueIn(60);
   const std::string job_id = Detach(request);
   gpu_.AwaitHeld();
-  clock.Advance(std::chrono::seconds(60) + TuneJob::kLateGrace);
-  tuner_->jobs().Tick();
+  Pass(clock, std::chrono::seconds(60) + TuneJob::kLateGrace);
   EXPECT_EQ(Find(job_id).state(), v1::JOB_STATE_FAILED);
   EXPECT_THAT(Find(job_id).error(), HasSubstr("0 of 1 results"));
   gpu_.Release();
@@ -568,8 +565,7 @@ TEST_F(JobsTest, HistoryIsKeptByCountAndByAge) {
   EXPECT_TRUE(absl::IsNotFound(store_.GetJob(ids[0]).status()));
   Restart(&clock);
   EXPECT_THAT(listed(), ::testing::ElementsAre(ids[1], ids[2]));
-  clock.Advance(std::chrono::hours(1) - std::chrono::seconds(90));
-  tuner_->jobs().Tick();
+  Pass(clock, std::chrono::hours(1) - std::chrono::seconds(90));
   EXPECT_THAT(listed(), ::testing::ElementsAre(ids[2]));
   RecordingStream stream;
   EXPECT_TRUE(absl::IsNotFound(Watch(ids[1], stream)));
