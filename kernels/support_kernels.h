@@ -3,7 +3,7 @@
 
 // The entries of device/support.cuh and their parameters, in order. i64 = 64-bit integer, int and u32 =
 // 32-bit, type: an int, 0 = bf16, 1 = fp16, 2 = fp32 (ScalarTypeCode). Kernels without a grid of their own
-// take any grid of 256 threads (the flush 512, the probe 32) and walk their data with it.
+// take any grid of 256 threads (the flush 512, the probe 32, clock readers 1) and walk their data with it.
 
 #include "kernels/problem.h"
 
@@ -31,8 +31,8 @@ inline constexpr char kPackBytes[] = "qgemm_pack_bytes";
 // scale_codes,
 //  const i8* offset_codes, const void* bias, const void* residual, float* out,
 //  i64 m, i64 n, i64 k, i64 ldx, i64 ldr, i64 group_size, type act, type scale, type out, int center,
-//  int activation, int gated, int byte_activations): absent operands are null, group_size is k when channel-wise, bias and residual
-//  have the
+//  int activation, int gated, int byte_activations): absent operands are null, group_size is k when
+//  channel-wise, bias and residual have the
 // output's type. Grid (ceil(n / 64), ceil(m / 64)), 256 threads.
 inline constexpr char kReferenceGemm[] = "qgemm_reference_gemm";
 // (const void* y, const float* reference, double* partials, i64 m, i64 columns, i64 ldy, type, u32 poison).
@@ -46,6 +46,10 @@ inline constexpr char kCountDifferent[] = "qgemm_count_different";
 inline constexpr char kReadFlush[] = "qgemm_read_flush";
 // (u32 iterations, float* sink)
 inline constexpr char kClockProbe[] = "qgemm_clock_probe";
+// (u64* ns), one thread: writes the GPU's clock, nanoseconds.
+inline constexpr char kMark[] = "qgemm_mark";
+// (u64* ns, u32 changes, u32 reads), one thread: writes the smallest step of that clock.
+inline constexpr char kClockStep[] = "qgemm_clock_step";
 
 // An entry and the size of each of its parameters in bytes, a digit each.
 struct Entry {
@@ -57,7 +61,8 @@ inline constexpr Entry kEntries[] = {
     {kFillOpposites, "8888"},  {kFillNormal, "8848"},    {kPackWeights, "8888884"},
     {kPackNumbers, "8888884"}, {kPackBytes, "8888884"},  {kReferenceGemm, "88888888888888884444444"},
     {kCompare, "88888844"},    {kCountUnequal, "8848"},  {kCountDifferent, "8888"},
-    {kReadFlush, "888"},       {kClockProbe, "48"},
+    {kReadFlush, "888"},       {kClockProbe, "48"},      {kMark, "8"},
+    {kClockStep, "844"},
 };
 
 inline constexpr int kThreads = 256;

@@ -434,3 +434,32 @@ extern "C" __global__ void __launch_bounds__(32) qgemm_clock_probe(support::u32 
   for (support::u32 i = 0; i < iterations; ++i) value = fmaf(value, 0.999f, 0.5f);
   if (value < 0.0f) *sink = value;
 }
+
+__device__ __forceinline__ support::u64 global_time_ns() {
+  support::u64 ns;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+  return ns;
+}
+
+// One thread: the GPU's clock in nanoseconds (PTX ISA, %globaltimer), the same on all SMs. Between two of these in a
+// stream lies what the kernel between them takes, with its launch.
+extern "C" __global__ void qgemm_mark(support::u64* ns) { *ns = global_time_ns(); }
+
+// One thread: the smallest step of that clock in `changes` changes; 0 when it stands still for `reads` reads.
+extern "C" __global__ void qgemm_clock_step(support::u64* ns, support::u32 changes, support::u32 reads) {
+  using namespace support;
+  u64 least = 0;
+  u64 before = global_time_ns();
+  for (u32 change = 0; change < changes; ++change) {
+    u64 now = before;
+    for (u32 read = 0; read < reads && now == before; ++read) now = global_time_ns();
+    if (now == before) {
+      least = 0;
+      break;
+    }
+    // The first change may have begun before the first read.
+    if (change > 0 && (least == 0 || now - before < least)) least = now - before;
+    before = now;
+  }
+  *ns = least;
+}

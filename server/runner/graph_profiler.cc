@@ -58,7 +58,10 @@ GraphProfiler::GraphProfiler(internal::RunnerHello hello, std::unique_ptr<Device
 absl::StatusOr<internal::PrepareReply> GraphProfiler::Prepare(const internal::PrepareRequest& request) {
   if (!request.support_cubin().empty()) {
     graphs_.Clear();
-    QGEMM_ASSIGN_OR_RETURN(support_, SupportLibrary::Load(device_.get(), request.support_cubin()));
+    QGEMM_ASSIGN_OR_RETURN(std::unique_ptr<SupportLibrary> loaded,
+                           SupportLibrary::Load(device_.get(), request.support_cubin()));
+    if (!host_timed_) QGEMM_RETURN_IF_ERROR(loaded->MarkEvents());
+    support_ = std::move(loaded);
   }
   if (support_ == nullptr) return absl::FailedPreconditionError("the support kernels were not sent");
   QGEMM_ASSIGN_OR_RETURN(const Problem problem, ProblemFromProto(request.problem()));

@@ -56,9 +56,7 @@ Center CenterOf(std::vector<double> samples) {
   return center;
 }
 
-std::vector<Standing> CompareToFastest(absl::Span<const std::vector<double>> samples, double tie_band) {
-  std::vector<Standing> standings(samples.size(), Standing::kOpen);
-  if (samples.empty() || samples[0].size() < kLeastRounds) return standings;
+size_t FastestOf(absl::Span<const std::vector<double>> samples) {
   size_t fastest = 0;
   double least = std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < samples.size(); ++i) {
@@ -68,7 +66,14 @@ std::vector<Standing> CompareToFastest(absl::Span<const std::vector<double>> sam
       fastest = i;
     }
   }
-  const double band = tie_band * least;
+  return fastest;
+}
+
+std::vector<Standing> CompareToFastest(absl::Span<const std::vector<double>> samples, double tie_band) {
+  std::vector<Standing> standings(samples.size(), Standing::kOpen);
+  if (samples.empty() || samples[0].size() < kLeastRounds) return standings;
+  const size_t fastest = FastestOf(samples);
+  const double band = tie_band * CenterOf(samples[fastest]).us;
   const double widening = 1 + kSmallSample / static_cast<double>(samples[0].size());
   for (size_t i = 0; i < samples.size(); ++i) {
     if (i == fastest) {

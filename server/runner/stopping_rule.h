@@ -1,6 +1,7 @@
 #ifndef QGEMM_SERVER_RUNNER_STOPPING_RULE_H_
 #define QGEMM_SERVER_RUNNER_STOPPING_RULE_H_
 
+#include <cstddef>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -24,6 +25,9 @@ struct Center {
 // `samples` must not be empty. The error is never below what the event clock's steps leave open; it is
 // infinite for fewer than four samples.
 Center CenterOf(std::vector<double> samples);
+
+// The one with the smallest centre; `samples` must not be empty, nor any of it.
+size_t FastestOf(absl::Span<const std::vector<double>> samples);
 
 // How a candidate of a race stands against the fastest one.
 enum class Standing {

@@ -187,6 +187,20 @@ absl::StatusOr<SupportLibrary::Results> SupportLibrary::ReadResults() {
   return results;
 }
 
+absl::Status SupportLibrary::MarkEvents() {
+  // A clock that stands still is given up after some milliseconds.
+  constexpr uint32_t kChanges = 8;
+  constexpr uint32_t kReads = 1 << 16;
+  QGEMM_RETURN_IF_ERROR(ClearResults());
+  QGEMM_RETURN_IF_ERROR(Run(support::kClockStep, {1, 1, 1}, 1, results_->address(), kChanges, kReads));
+  uint64_t step_ns = 0;
+  QGEMM_RETURN_IF_ERROR(
+      device_->ReadBack(results_->address(), {reinterpret_cast<std::byte*>(&step_ns), sizeof(step_ns)}));
+  QGEMM_RETURN_IF_ERROR(ClearResults());
+  if (step_ns == 0 || step_ns > kCoarsestStepNs) return absl::OkStatus();
+  return device_->MarkEventsBy(*kernels_.at(support::kMark));
+}
+
 absl::Status SupportLibrary::Flush() {
   const int64_t words = flush_->bytes() / 16;
   return Run(support::kReadFlush, {int64_t{device_->sm_count()} * 4, 1, 1}, support::kFlushThreads,

@@ -78,6 +78,12 @@ class SupportLibrary {
   // Waits for the stream.
   [[nodiscard]] absl::StatusOr<Results> ReadResults();
 
+  // Has the device's events marked by a kernel, unless the GPU's clock is coarser than kCoarsestStepNs: what
+  // a kernel between two events of the driver seems to take depends on more than the kernel, by some tenths
+  // of a microsecond that differ from kernel to kernel and from process to process (README.md).
+  [[nodiscard]] absl::Status MarkEvents();
+  static constexpr uint64_t kCoarsestStepNs = 128;
+
   // Reads twice the L2's size, so that nothing of a kernel's operands is left in it.
   [[nodiscard]] absl::Status Flush();
   // About ten microseconds of arithmetic on every SM.

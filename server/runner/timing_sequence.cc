@@ -71,23 +71,33 @@ absl::StatusOr<ColdSamples> SampleCold(GraphPool& graphs, const Enqueue& flush, 
 }
 
 std::vector<Center> Rounds::Centers() const {
-  std::vector<Center> centers;
-  size_t longest = 0;
-  for (const std::vector<double>& one : us) longest = std::max(longest, one.size());
-  size_t fastest = us.size();
-  for (size_t i = 0; i < us.size(); ++i) {
-    centers.push_back(CenterOf(us[i]));
-    // Those that left are slower than one that stayed, whatever their own rounds say.
-    if (us[i].size() == longest && (fastest == us.size() || centers[i].us < centers[fastest].us)) fastest = i;
+  const auto rival = [this](size_t i) { return lost_to.empty() ? i : lost_to[i]; };
+  std::vector<Center> centers(us.size());
+  std::vector<size_t>
+      order;  // who stayed, then who left, the last one first: rivals come before their losers
+  for (size_t i = 0; i < us.size(); ++i) order.push_back(i);
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return us[a].size() != us[b].size() ? us[a].size() > us[b].size() : rival(a) == a && rival(b) != b;
+  });
+  std::vector<std::vector<double>> stayed;
+  std::vector<size_t> who;
+  for (const size_t i : order) {
+    if (rival(i) != i) continue;
+    stayed.push_back(us[i]);
+    who.push_back(i);
   }
-  for (size_t i = 0; i < us.size(); ++i) {
+  if (stayed.empty()) return centers;
+  const size_t fastest = who[FastestOf(stayed)];
+  centers[fastest] = CenterOf(us[fastest]);
+  for (const size_t i : order) {
     if (i == fastest) continue;
+    const size_t against = rival(i) == i ? fastest : rival(i);
     std::vector<double> differences(us[i].size());
     for (size_t round = 0; round < differences.size(); ++round) {
-      differences[round] = us[i][round] - us[fastest][round];
+      differences[round] = us[i][round] - us[against][round];
     }
     const Center difference = CenterOf(std::move(differences));
-    centers[i] = {centers[fastest].us + difference.us, difference.error};
+    centers[i] = {centers[against].us + difference.us, difference.error};
   }
   return centers;
 }
@@ -109,6 +119,7 @@ class Race {
         rewarm_(rewarm),
         racing_(kernels.size(), true) {
     rounds_.us.resize(kernels.size());
+    for (size_t i = 0; i < kernels.size(); ++i) rounds_.lost_to.push_back(i);
     int placements = 1;
     for (const PlacedKernel& kernel : kernels) placements = std::max(placements, kernel.placements());
     graphs_.resize((placements + kRoundsPerBatch - 1) / kRoundsPerBatch);
@@ -158,8 +169,12 @@ class Race {
     }
     const std::vector<Standing> standings = CompareToFastest(racing_us, tie_band);
     bool decided = true;
+    const size_t fastest = racing[FastestOf(racing_us)];
     for (size_t i = 0; i < racing.size(); ++i) {
-      if (standings[i] == Standing::kSlower) racing_[racing[i]] = false;
+      if (standings[i] == Standing::kSlower) {
+        racing_[racing[i]] = false;
+        rounds_.lost_to[racing[i]] = fastest;
+      }
       if (standings[i] == Standing::kOpen) decided = false;
     }
     return decided || standings.size() < 2;

@@ -71,10 +71,14 @@ struct RoundsOptions {
 struct Rounds {
   std::vector<std::vector<double>> us;  // [kernel][round]; shorter for kernels that left the race
   std::vector<double> probe_us;         // [round]
+  // [kernel]: the one that was the fastest when this one left the race; itself while it is in it. Empty:
+  // nobody left.
+  std::vector<size_t> lost_to;
   bool in_graph = true;
 
   // Every kernel's time, comparable although some left early: the fastest one's centre (CenterOf) plus the
-  // centre of the paired differences to it over the rounds that both ran.
+  // centre of the paired differences to it over the rounds that both ran. For one that left, to the one that
+  // it lost to: what is known of it are those rounds, and in them it was surely slower.
   std::vector<Center> Centers() const;
 };
 

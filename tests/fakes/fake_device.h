@@ -18,8 +18,8 @@ class FakeDevice : public Device {
  public:
   using KernelFunction = std::function<absl::Status(Dim3 grid, absl::Span<void* const> params)>;
 
-  // Support kernels are built in. A module's image is "support" or the names of its entries, separated by
-  // spaces.
+  // Support kernels are built in; the clock's step is not known, so events are the driver's. A module's image
+  // is "support" or the names of its entries, separated by spaces.
   FakeDevice();
 
   // Defines an entry. `sizes`: one digit per parameter, its bytes ("848"). `us` is what a launch takes on the
@@ -63,6 +63,7 @@ class FakeDevice : public Device {
   absl::Status SetBytes(uint64_t address, uint8_t value, int64_t bytes) override;
   absl::Status CopyOnDevice(uint64_t dst, uint64_t src, int64_t bytes) override;
   absl::Status RecordEvent(int event) override;
+  absl::Status MarkEventsBy(const DeviceKernel& mark) override;
   absl::Status LaunchGraph(const DeviceGraph& graph) override;
   absl::Status BeginCapture() override;
   absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() override;
@@ -103,6 +104,8 @@ class FakeDevice : public Device {
   absl::Status update_status_;
   std::shared_ptr<std::set<const void*>> alive_ = std::make_shared<std::set<const void*>>();
   std::map<int, double> events_;
+  const DeviceKernel* mark_ = nullptr;
+  std::map<int, uint64_t> marks_;  // nanoseconds; elements stay where they are
   double now_us_ = 0;
   int calls_ = 0;
   int fail_at_ = -1;

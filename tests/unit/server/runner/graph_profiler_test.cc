@@ -363,6 +363,54 @@ TEST_F(GraphProfilerTest, FinalsTimeEachFinalistInOrder) {
   EXPECT_FALSE(reply->timings(0).low_confidence());
 }
 
+// What a kernel says of the GPU's clock's step.
+class ClockStepTest : public GraphProfilerTest {
+ protected:
+  void GiveStep(uint64_t ns) {
+    device_->Redefine(
+        support::kClockStep,
+        [ns](Dim3, absl::Span<void* const> params) {
+          uint64_t* to;
+          std::memcpy(&to, params[0], sizeof(to));
+          *to = ns;
+          return absl::OkStatus();
+        },
+        [] { return 1.0; });
+    ASSERT_TRUE(Prepare().ok());
+    device_->log.clear();
+  }
+  int64_t Marks() const { return std::count(device_->log.begin(), device_->log.end(), support::kMark); }
+};
+
+TEST_F(ClockStepTest, EventsAreMarkedByAKernelWhereTheClockIsFine) {
+  GiveStep(32);
+  const auto reply = Screen(Named("good"));
+  ASSERT_TRUE(reply.ok()) << reply.status();
+  EXPECT_EQ(reply->failure(), internal::CANDIDATE_FAILURE_NONE) << reply->reason();
+  // The second mark takes a microsecond on this device, and is the end.
+  EXPECT_DOUBLE_EQ(reply->timing().median_us(), 16);
+  EXPECT_GE(Marks(), 2 * reply->timing().samples());
+  EXPECT_EQ(std::count(device_->log.begin(), device_->log.end(), "record 0"), 0);
+  internal::FinalsRequest request;
+  *request.add_candidates() = Named("good");
+  EXPECT_DOUBLE_EQ(profiler_->Finals(request)->timings(0).median_us(), 16);
+}
+
+TEST_F(ClockStepTest, EventsAreTheDriversWhereTheClockIsCoarseOrStandsStill) {
+  for (const uint64_t ns : {uint64_t{1024}, uint64_t{0}}) {
+    GiveStep(ns);
+    EXPECT_DOUBLE_EQ(Screen(Named("good"))->timing().median_us(), 15);
+    EXPECT_EQ(Marks(), 0);
+  }
+}
+
+TEST_F(ClockStepTest, HostTimedKernelsHaveTheDriversEvents) {
+  profiler_->TimeFromTheHost();
+  GiveStep(32);
+  EXPECT_DOUBLE_EQ(Screen(Named("good"))->timing().median_us(), 15);
+  EXPECT_EQ(Marks(), 0);
+}
+
 // Capture fails, so the times come from events around single launches: used, and marked.
 TEST_F(GraphProfilerTest, FailedCapturesGiveEventTimingsOfLowConfidence) {
   device_->FailEveryCapture(absl::FailedPreconditionError("capture is not supported"));

@@ -311,9 +311,32 @@ TEST(Rounds, TimesOfKernelsThatLeftAreFreeOfLaterDrift) {
   Rounds rounds;
   rounds.us = {std::vector<double>(12, 10.0), std::vector<double>(12, 10.5)};
   rounds.us[0].insert(rounds.us[0].end(), 36, 11.0);
+  rounds.lost_to = {0, 0};
   const std::vector<Center> centers = rounds.Centers();
   EXPECT_NEAR(centers[0].us, 11.0, 0.1);
   EXPECT_NEAR(centers[1].us - centers[0].us, 0.5, 1e-9);
+}
+
+// In the first rounds 0 was the fastest, 1 surely slower than it, and 2, which stayed, slower still. Later 2
+// is the fastest: 1 must not win for what 2 was like then.
+TEST(Rounds, OneThatLeftIsNotFasterThanTheOneItLostTo) {
+  Rounds rounds;
+  rounds.us = {std::vector<double>(40, 10.0), std::vector<double>(12, 10.1), std::vector<double>(12, 10.3)};
+  rounds.us[2].insert(rounds.us[2].end(), 28, 9.9);
+  rounds.lost_to = {0, 0, 2};
+  const std::vector<Center> centers = rounds.Centers();
+  EXPECT_LT(centers[2].us, centers[0].us);
+  EXPECT_NEAR(centers[1].us - centers[0].us, 0.1, 1e-9);
+}
+
+// A chain: 2 lost to 1, and 1 later to 0.
+TEST(Rounds, LosersAreCountedFromTheirRivals) {
+  Rounds rounds;
+  rounds.us = {std::vector<double>(32, 10.0), std::vector<double>(20, 10.2), std::vector<double>(12, 10.7)};
+  rounds.lost_to = {0, 0, 1};
+  const std::vector<Center> centers = rounds.Centers();
+  EXPECT_NEAR(centers[1].us, 10.2, 1e-9);
+  EXPECT_NEAR(centers[2].us, 10.7, 1e-9);
 }
 
 TEST_F(TimingSequenceTest, RoundsGoOnWhileTheOrderIsOpenUntilTheBudgetIsSpent) {
