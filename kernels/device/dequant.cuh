@@ -101,40 +101,58 @@ QG_DEVICE u32 container(const Codes& c) {
   return merge<(kBits == 5 ? 0x10101010u : 0x30303030u)>(moved, low);
 }
 
-// Step w of 16 k -> the four A registers.
+// Raw codes: what a step is before the fma, less this times the sum of the activations is what it is worth; of row g + 8 (`kUpper`)
+// 16 times as much in fp16 and 4 bits.
+template <bool kUpper>
+QG_DEVICE float raw_zero(float z) {
+  if constexpr (config::kActIsBf16) return (kBits == 8 ? -128.f : 128.f) + z;
+  return kBits == 4 && kUpper ? 1024.f + 16.f * z : 1024.f + z;
+}
+constexpr float kRawUpper = !config::kActIsBf16 && kBits == 4 ? 1.f / 16.f : 1.f;
+
+// Step w of 16 k -> the four A registers, raw.
 template <int kW>
-QG_DEVICE void step(const Codes& c, const Offsets& o, u32 (&a)[4]) {
+QG_DEVICE void raw_step(const Codes& c, u32 (&a)[4]) {
   if constexpr (kBits == 4 && config::kActIsBf16) {
 #pragma unroll
-    for (int p = 0; p < 4; ++p) a[p] = act::fma_pair(magic<0x000f000fu>(c.low[kW] >> (4 * p)), kOne, o.direct[p & 1]);
+    for (int p = 0; p < 4; ++p) a[p] = magic<0x000f000fu>(c.low[kW] >> (4 * p));
   } else if constexpr (kBits == 4) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const u32 part = c.low[kW] >> (8 * h);
-      a[2 * h] = act::fma_pair(magic<0x000f000fu>(part), kOne, o.direct[0]);
-      a[2 * h + 1] = act::fma_pair(magic<0x00f000f0u>(part), 0x2c002c00u, o.shifted[1]);
+      a[2 * h] = magic<0x000f000fu>(part);
+      a[2 * h + 1] = magic<0x00f000f0u>(part);
     }
   } else if constexpr (kBits < 8) {
     const u32 bytes[2] = {container<kW, 0>(c), container<kW, 1>(c)};
 #pragma unroll
-    for (int p = 0; p < 4; ++p) {
-      const u32 pair = __byte_perm(bytes[p & 1], kMagic, p < 2 ? 0x7250 : 0x7351);
-      a[p] = act::fma_pair(pair, kOne, o.direct[p & 1]);
-    }
+    for (int p = 0; p < 4; ++p) a[p] = __byte_perm(bytes[p & 1], kMagic, p < 2 ? 0x7250 : 0x7351);
   } else {
 #pragma unroll
     for (int p = 0; p < 4; ++p) {
       const u32 word = kW < 2 ? c.low[2 * (kW % 2) + (p & 1)] : c.high[2 * (kW % 2) + (p & 1)];
       const u32 pair = p < 2 ? word : word >> 8;
       if constexpr (config::kActIsBf16) {
-        // l - h, and - (z - 128) where there are zero points.
-        a[p] = act::fma_pair(magic<0x00800080u>(pair), 0xbf80bf80u, magic<0x007f007fu>(pair));
-        if constexpr (config::kIntegerZeros || config::kFloatZeros) a[p] = act::fma_pair(a[p], kOne, o.direct[p & 1]);
+        a[p] = act::fma_pair(magic<0x00800080u>(pair), 0xbf80bf80u, magic<0x007f007fu>(pair));  // l - h
       } else {
-        u32 t;  // (pair & mask) ^ (magic | sign bits)
-        asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(t) : "r"(pair), "n"(0x00ff00ffu), "n"(0x64806480u));
-        a[p] = act::fma_pair(t, kOne, o.direct[p & 1]);
+        // (pair & mask) ^ (magic | sign bits)
+        asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(a[p]) : "r"(pair), "n"(0x00ff00ffu), "n"(0x64806480u));
       }
+    }
+  }
+}
+// The same as exact integers q - z.
+template <int kW>
+QG_DEVICE void step(const Codes& c, const Offsets& o, u32 (&a)[4]) {
+  raw_step<kW>(c, a);
+#pragma unroll
+  for (int p = 0; p < 4; ++p) {
+    if constexpr (kBits == 8 && config::kActIsBf16 && !config::kIntegerZeros && !config::kFloatZeros) {
+      // - (z - 128) is nothing.
+    } else if (kBits == 4 && !config::kActIsBf16 && (p & 1)) {
+      a[p] = act::fma_pair(a[p], 0x2c002c00u, o.shifted[1]);
+    } else {
+      a[p] = act::fma_pair(a[p], kOne, o.direct[p & 1]);
     }
   }
 }
@@ -157,6 +175,17 @@ QG_DEVICE void byte_step(const Codes& c, u32* a) {
   }
 }
 // For loops over w that are unrolled.
+QG_DEVICE void raw_step(const Codes& c, int w, u32 (&a)[4]) {
+  if (w == 0) {
+    raw_step<0>(c, a);
+  } else if (w == 1) {
+    raw_step<1>(c, a);
+  } else if (w == 2) {
+    raw_step<2>(c, a);
+  } else {
+    raw_step<3>(c, a);
+  }
+}
 QG_DEVICE void step(const Codes& c, int w, const Offsets& o, u32 (&a)[4]) {
   if (w == 0) {
     step<0>(c, o, a);
@@ -234,6 +263,19 @@ struct Scale {
   Pair s, b;
   dequant::Offsets offsets;
   u32 zeros;  // zero points of the two rows, a byte each
+
+  // Whether raw codes are worth what they are: with none of the activations' sums taken off.
+  static constexpr bool kRawIsExact = dequant::kBits == 8 && config::kActIsBf16 && !kIntegerZeros && !kFloatZeros;
+  // A part of a sum, of row g + 8h: raw codes times activations, and the activations' sum.
+  QG_DEVICE float of_raw(int h, float part, float sum) const {
+    constexpr float kCenter = kFloatZeros ? 0.f : 1 << (config::kBits - 1);
+    const float z = kIntegerZeros ? static_cast<float>(h ? zeros >> 8 : zeros & 0xffu) : kCenter;
+    const float scale = h ? s.value(1) * dequant::kRawUpper : s.value(0);
+    if constexpr (kRawIsExact) return scale * part;
+    float worth = scale * (part - (h ? dequant::raw_zero<true>(z) : dequant::raw_zero<false>(z)) * sum);
+    if constexpr (kFloatZeros) worth += b.value(h) * sum;
+    return worth;
+  }
 
   // Bytes of weights times this, plus sums of activations times offset(), is what the weights are worth.
   QG_DEVICE float byte_scale(int h) const { return s.value(h) * (1.f / (1 << (8 - config::kBits))); }

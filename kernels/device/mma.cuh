@@ -92,6 +92,11 @@ constexpr bool kChunks = kByteActivations && !kSliceActivations;
 constexpr bool kOwnStages = kSliceActivations || kByteActivations;
 constexpr bool kSyncLanes = kLanesShare || (kChunks && !kChannelWise);
 
+// Stages have all their blocks, also the last one of a slice: a slice is a number of units, and K one of groups.
+constexpr bool kWholeStages = !kChannelWise && kBlocksPerUnit % kBlocks == 0 && kGroupSize % 64 == 0 && kGroupSize / 64 % kBlocks == 0;
+// `post`: blocks of a stage that share a scale and are summed before they are scaled.
+constexpr int kPartBlocks = kPostScale && !kByteActivations && kUnrollBlocks && kWholeStages ? kBlocks : 1;
+
 using scales::Scale;
 
 struct Warp {
@@ -140,7 +145,7 @@ struct Plane {
 // Where this lane copies the planes of its warp's rows from.
 struct Sources {
   const u8* codes[kRowTiles];  // of the next stage
-  int bytes;                   // of a row block's codes, left in the slice from there on
+  int bytes;                   // of a row block's codes, left in the slice from there on; unless all stages are whole
   Plane<scales::kScaleBytes, kStageGroups> scales;
   Plane<scales::kZeroBytes, kStageGroups> zeros;
   Plane<scales::kStepBytes, 1> steps;
@@ -150,7 +155,8 @@ struct Sources {
 QG_DEVICE void copy_weights(const Warp& warp, Sources& sources, int s, u32 slot_address) {
 #pragma unroll
   for (int c = 0; c < kRowCodeBytes; c += 512) {
-    if (c + warp.lane * 16 < min_of(sources.bytes, kRowCodeBytes)) {
+    if ((kWholeStages && c + 512 <= kRowCodeBytes) ||
+        c + warp.lane * 16 < (kWholeStages ? kRowCodeBytes : min_of(sources.bytes, kRowCodeBytes))) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
         copy_async16(slot_address + r * kRowCodeBytes + c + warp.lane * 16, sources.codes[r] + c);
@@ -266,52 +272,73 @@ QG_DEVICE void copy_activations(const Problem& p, u32 dst, int row_bytes, int ro
   }
 }
 
-// One block of 64 k: kRowTiles fragments of 16 rows against kTokenTiles of 8 tokens.
+// Raw codes times activations over a group, or what a stage has of it, and the activations' sums; both not scaled.
+struct Part {
+  float products[kRowTiles][kTokenTiles][4];
+  float sums[kTokenTiles][4];  // the same for all rows
+};
+
+// One block of 64 k: kRowTiles fragments of 16 rows against kTokenTiles of 8 tokens, added to the block's groups.
 // `row_address[t]`: this lane's ldmatrix row for token tile t, at the block's first k (see token_addresses).
-QG_DEVICE void block_post(float (&acc)[kRowTiles][kTokenTiles][4], const dequant::Codes (&q)[kRowTiles],
-                          const Scale (&scale)[kRowTiles][kGroupsPerBlock], const u32 (&row_address)[kTokenTiles], u32 offset) {
+QG_DEVICE void block_post(float (&acc)[kRowTiles][kTokenTiles][4], Part (&part)[kGroupsPerBlock],
+                          const dequant::Codes (&q)[kRowTiles], const Scale (&row_scale)[kRowTiles],
+                          const u32 (&row_address)[kTokenTiles], u32 offset) {
   u32 a[kRowTiles][4][4];
 #pragma unroll
   for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
-    for (int w = 0; w < 4; ++w) dequant::step(q[r], w, scale[r][w * kGroupsPerBlock / 4].offsets, a[r][w]);
+    for (int w = 0; w < 4; ++w) {
+      if constexpr (scales::kDeferred) {
+        dequant::step(q[r], w, row_scale[r].offsets, a[r][w]);
+      } else {
+        dequant::raw_step(q[r], w, a[r][w]);
+      }
+    }
   }
+  constexpr int kSteps = 4 / kGroupsPerBlock;  // k16 steps of a group within the block
+  const u32 ones[4] = {dequant::kOne, dequant::kOne, dequant::kOne, dequant::kOne};
 #pragma unroll
   for (int t = 0; t < kTokenTiles; ++t) {
     u32 b[2][4];
     load_matrix_x4(b[0], row_address[t] + offset);
     load_matrix_x4(b[1], (row_address[t] + offset) ^ 64);
-    constexpr int kSteps = 4 / kGroupsPerBlock;  // k16 steps of a group within the block
-    float sums[kGroupsPerBlock][4];              // of the activations; the same for all rows
-    if constexpr (kFloatZeros) {
-      const u32 ones[4] = {dequant::kOne, dequant::kOne, dequant::kOne, dequant::kOne};
 #pragma unroll
-      for (int w = 0; w < 4; ++w) {
-        float(&sum)[4] = sums[w / kSteps];
-        if (w % kSteps == 0) sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
-        act::mma(sum, ones, b[w / 2][w % 2 * 2], b[w / 2][w % 2 * 2 + 1]);
+    for (int w = 0; w < 4; ++w) {
+      const u32 low = b[w / 2][w % 2 * 2], high = b[w / 2][w % 2 * 2 + 1];
+      if constexpr (!scales::kDeferred && !Scale::kRawIsExact) act::mma(part[w / kSteps].sums[t], ones, low, high);
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+        act::mma(scales::kDeferred ? acc[r][t] : part[w / kSteps].products[r][t], a[r][w], low, high);
       }
     }
+  }
+}
+
+QG_DEVICE void clear(Part (&part)[kGroupsPerBlock]) {
 #pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) {
-      if constexpr (scales::kDeferred) {
+  for (int g = 0; g < kGroupsPerBlock; ++g) {
 #pragma unroll
-        for (int w = 0; w < 4; ++w) act::mma(acc[r][t], a[r][w], b[w / 2][w % 2 * 2], b[w / 2][w % 2 * 2 + 1]);
-      } else {
+    for (int t = 0; t < kTokenTiles; ++t) {
 #pragma unroll
-        for (int g = 0; g < kGroupsPerBlock; ++g) {
-          float part[4] = {0.f, 0.f, 0.f, 0.f};
+      for (int i = 0; i < 4; ++i) {
+        part[g].sums[t][i] = 0.f;
 #pragma unroll
-          for (int i = 0; i < kSteps; ++i) {
-            const int w = g * kSteps + i;
-            act::mma(part, a[r][w], b[w / 2][w % 2 * 2], b[w / 2][w % 2 * 2 + 1]);
-          }
+        for (int r = 0; r < kRowTiles; ++r) part[g].products[r][t][i] = 0.f;
+      }
+    }
+  }
+}
+
+QG_DEVICE void add_parts(float (&acc)[kRowTiles][kTokenTiles][4], const Part (&part)[kGroupsPerBlock],
+                         const Scale (&scale)[kRowTiles][kGroupsPerBlock]) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            acc[r][t][i] += scale[r][g].s.value(i / 2) * part[i];
-            if constexpr (kFloatZeros) acc[r][t][i] += scale[r][g].b.value(i / 2) * sums[g][i];
-          }
-        }
+  for (int g = 0; g < kGroupsPerBlock; ++g) {
+#pragma unroll
+    for (int t = 0; t < kTokenTiles; ++t) {
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) acc[r][t][i] += scale[r][g].of_raw(i / 2, part[g].products[r][t][i], part[g].sums[t][i]);
       }
     }
   }
@@ -604,39 +631,48 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
     const u8* stage = ring + slot * kSlotBytes;
     const int block = warp.block_of(s);
 #pragma unroll(kUnrollBlocks ? kBlocks : 1)
-    for (int j = 0; j < kBlocks; ++j) {
-      if (block + j < warp.end_block) {
-        dequant::Codes q[kRowTiles];
+    for (int first = 0; first < kBlocks; first += kPartBlocks) {
+      if (kWholeStages || block + first < warp.end_block) {
         Scale scale[kRowTiles][kGroupsPerBlock];
 #pragma unroll
         for (int r = 0; r < kRowTiles; ++r) {
-          q[r] = dequant::load_codes(stage + r * kRowCodeBytes + j * dequant::kBlockBytes, warp.lane);
 #pragma unroll
           for (int g = 0; g < kGroupsPerBlock; ++g) {
             if constexpr (kChannelWise) {
               scale[r][g] = row_scale[r];
             } else if constexpr (kSliceActivations) {
-              const int k = (block + j - warp.first_block) * 64;  // from the slice's start, a multiple of the group there
+              const int k = (block + first - warp.first_block) * 64;  // from the slice's start, a multiple of the group there
               const int row_block = warp.wn * kRowTiles + r;
               scale[r][g] = scales::read(shared + (planes.scales - base) + row_block * planes.scale_bytes,
                                          shared + (planes.zeros - base) + row_block * planes.zero_bytes,
                                          shared + (planes.steps - base) + row_block * planes.step_bytes + k / 256 * scales::kStepBytes,
                                          k / kGroupSize + g, warp.lane / 4);
             } else {
-              const int group = kGroupSize >= 64 ? j * 64 / kGroupSize : j * kGroupsPerBlock + g;
+              const int group = kGroupSize >= 64 ? first * 64 / kGroupSize : first * kGroupsPerBlock + g;
               scale[r][g] = scales::read(stage + kCodeBytes + r * kRowScaleBytes, stage + kZeroOffset + r * kRowZeroBytes,
                                          stage + kStepOffset + r * kRowStepBytes, group, warp.lane / 4);
             }
           }
         }
-        const u32 offset = kSliceActivations ? (block + j - warp.first_block) * 128 : slot * kStageActivationBytes + j * 128;
-        if constexpr (kByteActivations) {
-          block_bytes(acc, q, scale, row_address, turn, byte_scales, block + j - chunk, warp.lane);
-        } else if constexpr (kPostScale) {
-          block_post(acc, q, scale, row_address, offset);
-        } else {
-          block_pre(acc, q, scale, row_address, offset);
+        Part part[kGroupsPerBlock];
+        if constexpr (kPostScale && !kByteActivations) clear(part);
+#pragma unroll
+        for (int j = first; j < first + kPartBlocks; ++j) {
+          dequant::Codes q[kRowTiles];
+#pragma unroll
+          for (int r = 0; r < kRowTiles; ++r) {
+            q[r] = dequant::load_codes(stage + r * kRowCodeBytes + j * dequant::kBlockBytes, warp.lane);
+          }
+          const u32 offset = kSliceActivations ? (block + j - warp.first_block) * 128 : slot * kStageActivationBytes + j * 128;
+          if constexpr (kByteActivations) {
+            block_bytes(acc, q, scale, row_address, turn, byte_scales, block + j - chunk, warp.lane);
+          } else if constexpr (kPostScale) {
+            block_post(acc, part, q, row_scale, row_address, offset);
+          } else {
+            block_pre(acc, q, scale, row_address, offset);
+          }
         }
+        if constexpr (kPostScale && !kByteActivations && !scales::kDeferred) add_parts(acc, part, scale);
       }
     }
     if constexpr (kOwnStages && kSyncLanes) __syncwarp();  // this slot is overwritten next
