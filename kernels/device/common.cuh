@@ -30,6 +30,16 @@ QG_DEVICE u32 shared_address(const void* p) { return static_cast<u32>(__cvta_gen
 QG_DEVICE void copy_async16(u32 dst, const void* src) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
 }
+// PTX ISA 7.4, createpolicy: lines that are the first to leave the L2 again, for bytes that are read once. It has to be made so:
+// with the constant that a tensor copy takes for a policy, cp.async is an illegal instruction.
+QG_DEVICE u64 read_once_policy() {
+  u64 policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
+  return policy;
+}
+QG_DEVICE void copy_async16_once(u32 dst, const void* src, u64 policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "l"(policy) : "memory");
+}
 QG_DEVICE void copy_async16_or_zero(u32 dst, const void* src, bool valid) {
   const u32 bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes) : "memory");

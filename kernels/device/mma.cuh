@@ -44,7 +44,9 @@
 //
 // Codes by cp.async.bulk into each warp's ring, with an evict-first hint or without, and an mbarrier per slot: 1 to 2 us slower after
 // reads everywhere, and of 24 cells after a memset faster in three (M = 1 on 6656x19968 24.2 against 26.0). Bulk prefetches into
-// the L2, four or eight stages ahead: 2 to 8 us slower. (cp.async takes no hint here: an illegal instruction.)
+// the L2, four or eight stages ahead: 2 to 8 us slower. Codes loaded into registers, a stage or two ahead (ld.global.nc, with the hint
+// and without): 1 to 3 us slower than cp.async with it, after reads and after a memset (M = 1 on 6656x19968 23.3 against 22.8, on
+// 8448x6656 12.1 against 11.3). The first copies by the main loop's code, which makes the kernel 3 to 10 % smaller: 0.1 to 0.6 us slower.
 //
 // Sources: swapped operands and fragment-order packing as in Marlin (arXiv 2408.11743) and FLUTE; split-K with tickets as
 // in stream-K's fix-up (arXiv 2301.03598).
@@ -108,6 +110,7 @@ struct Warp {
   u32 ring;          // this warp's ring
   u32 activations;   // slice path: the slice; staged path: this K group's ring
   int row_bytes;     // of a row of activations in shared memory
+  u64 policy;        // of codes: no other CTA reads them, or all token tiles at about the same time
 
   // First block of this warp's stage s.
   QG_DEVICE int block_of(int s) const { return first_block + (wk + s * kWarpsK) * kBlocks; }
@@ -159,7 +162,7 @@ QG_DEVICE void copy_weights(const Warp& warp, Sources& sources, int s, u32 slot_
         c + warp.lane * 16 < (kWholeStages ? kRowCodeBytes : min_of(sources.bytes, kRowCodeBytes))) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
-        copy_async16(slot_address + r * kRowCodeBytes + c + warp.lane * 16, sources.codes[r] + c);
+        copy_async16_once(slot_address + r * kRowCodeBytes + c + warp.lane * 16, sources.codes[r] + c, warp.policy);
       }
     }
   }
@@ -458,6 +461,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
 
   Warp warp;
   warp.lane = tid & 31;
+  warp.policy = read_once_policy();
   warp.wn = (tid >> 5) % kWarpsN;
   warp.wk = (tid >> 5) / kWarpsN;
   const int first_unit = slice * p.units_quotient + min_of(slice, p.units_remainder);

@@ -257,7 +257,10 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
     }
   } else {
     if constexpr (kMoveRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
-    const int group_n = (warp >> 2) % kGroupsN, group_k = (warp >> 2) / kGroupsN;
+    // What a lane has from another one the compiler knows to be the same in all: stages, barriers and descriptors are then in
+    // uniform registers.
+    const int group = __shfl_sync(0xffffffffu, warp >> 2, 0);
+    const int group_n = group % kGroupsN, group_k = group / kGroupsN;
     const int fragment = warp & 3;
     float acc[kRowTiles][kTileM / 2];
     float part[kRowTiles][kTileM / 2];  // `post`

@@ -103,6 +103,9 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
 }
 // To nearest even; 0 of a NaN.
 inline int __float2int_rn(float f) { return f != f ? 0 : static_cast<int>(__builtin_rintf(f)); }
+inline int __shfl_sync(unsigned, int value, int from) {
+  return static_cast<int>(SimtShuffleXor(value, (threadIdx.x & 31) ^ from));
+}
 inline int __shfl_xor_sync(unsigned, int value, int lanes) {
   return static_cast<int>(SimtShuffleXor(value, lanes));
 }

@@ -60,6 +60,9 @@ double Half(uint32_t pair, int shift, ScalarType type) {
   return ScalarToDouble(static_cast<uint16_t>(pair >> shift), type);
 }
 
+// What createpolicy makes here.
+constexpr uint64_t kPolicy = 0x9e3779b97f4a7c15u;
+
 // The 128-byte swizzle: bits 4..6 of an address are turned by its bits 7..9.
 uint32_t Swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
 
@@ -75,8 +78,12 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
   const auto& v = i.values;
   if (i.Is("mma.sync")) return Mma(i, o);
   if (i.Is("ldmatrix")) return LoadMatrix(i, o);
+  if (i.Is("createpolicy")) return Set(v[0], o, kPolicy);
   if (i.Is("cp.async.cg.shared.global")) {
-    const SharedCopy copy = {Word(v[0], o), Pointer(v[1], o), v.size() > 3 ? Word(v[3], o) : 16};
+    const bool hint = absl::StrContains(i.name, "cache_hint");
+    if (hint && Bits(v.back(), o) != kPolicy) Problem("cp.async with a policy that createpolicy did not make");
+    const size_t operands = v.size() - (hint ? 1 : 0);
+    const SharedCopy copy = {Word(v[0], o), Pointer(v[1], o), operands > 3 ? Word(v[3], o) : 16};
     if (copy.to % 16 != 0) Problem("cp.async to a shared address that is not a multiple of 16");
     if (copy.bytes > 0) GlobalRead(copy.from, 16);
     const std::string wrong = cta().shared->BeginCopy(copy.to, 16, thread_->number, thread_->clock);
