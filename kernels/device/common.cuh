@@ -26,16 +26,26 @@ QG_DEVICE constexpr int max_of(int a, int b) { return a > b ? a : b; }
 
 QG_DEVICE u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
+// The number of this thread's warp. What a lane has from another one the compiler knows to be the same in all: what follows from it
+// is kept in uniform registers, and computed once for the warp.
+QG_DEVICE int warp_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x >> 5), 0); }
+
 // PTX ISA 7.0, cp.async: 16 bytes, bypassing L1. `bytes` 0 fills with zeros and reads nothing.
 QG_DEVICE void copy_async16(u32 dst, const void* src) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
 }
-// PTX ISA 7.4, createpolicy: lines that are the first to leave the L2 again, for bytes that are read once. It has to be made so:
-// with the constant that a tensor copy takes for a policy, cp.async is an illegal instruction.
+// PTX ISA 7.4, createpolicy: lines that are the first to leave the L2 again, for bytes that are read once.
 QG_DEVICE u64 read_once_policy() {
   u64 policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
   return policy;
+}
+// `dst` must not be a sum of which ptxas knows that a part is the same in all lanes: it takes that part from a uniform register then,
+// which it forgets to name beside a policy (CUDA 13.0: an illegal instruction). apart() makes it none.
+QG_DEVICE u32 apart(u32 dst, u32 zero) {
+  u32 same;
+  asm("xor.b32 %0, %1, %2;" : "=r"(same) : "r"(dst), "r"(zero));
+  return same;
 }
 QG_DEVICE void copy_async16_once(u32 dst, const void* src, u64 policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "l"(policy) : "memory");

@@ -110,6 +110,7 @@ struct Warp {
   u32 ring;          // this warp's ring
   u32 activations;   // slice path: the slice; staged path: this K group's ring
   int row_bytes;     // of a row of activations in shared memory
+  u32 zero;          // but the compiler does not know it
   u64 policy;        // of codes: no other CTA reads them, or all token tiles at about the same time
 
   // First block of this warp's stage s.
@@ -156,13 +157,14 @@ struct Sources {
 
 // The next stage, `s`, into `slot_address`.
 QG_DEVICE void copy_weights(const Warp& warp, Sources& sources, int s, u32 slot_address) {
+  const u32 to = apart(slot_address + warp.lane * 16, warp.zero);
 #pragma unroll
   for (int c = 0; c < kRowCodeBytes; c += 512) {
     if ((kWholeStages && c + 512 <= kRowCodeBytes) ||
         c + warp.lane * 16 < (kWholeStages ? kRowCodeBytes : min_of(sources.bytes, kRowCodeBytes))) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
-        copy_async16_once(slot_address + r * kRowCodeBytes + c + warp.lane * 16, sources.codes[r] + c, warp.policy);
+        copy_async16_once(to + r * kRowCodeBytes + c, sources.codes[r] + c, warp.policy);
       }
     }
   }
@@ -462,8 +464,10 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
   Warp warp;
   warp.lane = tid & 31;
   warp.policy = read_once_policy();
-  warp.wn = (tid >> 5) % kWarpsN;
-  warp.wk = (tid >> 5) / kWarpsN;
+  warp.zero = static_cast<u32>(p.m) >> 31;
+  const int index = warp_index();
+  warp.wn = index % kWarpsN;
+  warp.wk = index / kWarpsN;
   const int first_unit = slice * p.units_quotient + min_of(slice, p.units_remainder);
   const int units = p.units_quotient + (slice < p.units_remainder ? 1 : 0);
   warp.first_block = first_unit * kBlocksPerUnit;
@@ -472,7 +476,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
   warp.stages = slice_stages > warp.wk ? (slice_stages - warp.wk + kWarpsK - 1) / kWarpsK : 0;
   const i64 rows_left = p.m - first_row;
   warp.rows = rows_left < kTileM ? static_cast<int>(rows_left) : kTileM;
-  warp.ring = shared_address(shared) + (tid >> 5) * (kStages * kSlotBytes);
+  warp.ring = shared_address(shared) + index * (kStages * kSlotBytes);
 
   const int first_row_block = (blockIdx.y * kWarpsN + warp.wn) * kRowTiles;
   Sources sources;

@@ -225,7 +225,7 @@ QG_DEVICE void add_part(float (&acc)[kTileM / 2], const float (&part)[kTileM / 2
 
 QG_DEVICE void run(const Problem& p, const Output& out) {
   extern __shared__ __align__(1024) u8 shared[];
-  const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+  const int tid = threadIdx.x, lane = tid & 31, warp = warp_index();
   const u32 ring = shared_address(shared);
   const u32 full = ring + kStages * kSlotBytes, empty = full + kStages * 8;
   if (tid == 0) {
@@ -257,10 +257,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
     }
   } else {
     if constexpr (kMoveRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
-    // What a lane has from another one the compiler knows to be the same in all: stages, barriers and descriptors are then in
-    // uniform registers.
-    const int group = __shfl_sync(0xffffffffu, warp >> 2, 0);
-    const int group_n = group % kGroupsN, group_k = group / kGroupsN;
+    const int group_n = (warp >> 2) % kGroupsN, group_k = (warp >> 2) / kGroupsN;
     const int fragment = warp & 3;
     float acc[kRowTiles][kTileM / 2];
     float part[kRowTiles][kTileM / 2];  // `post`

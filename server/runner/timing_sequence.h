@@ -38,9 +38,9 @@ class PlacedKernel {
   int cluster_z_ = 1;
 };
 
-// What a sample is, in both sequences: the device time between an event recorded right before the kernel and
-// one recorded right after it, after a kernel that reads twice the L2's size. So it is a launch with cold
-// operands, and it contains what a launch within a graph costs on the device (about 2 us), but no host time.
+// What a sample is, in both sequences: the device time between an event right before the kernel and one right
+// after it (Device::RecordEvent), after a kernel that reads twice the L2's size. So it is a launch with cold
+// operands, and it contains what a launch within a graph costs on the device (about 1 us), but no host time.
 // Both events are nodes of the graph that also holds the flush and the kernel.
 
 struct ColdSamples {

@@ -81,7 +81,8 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
   if (i.Is("createpolicy")) return Set(v[0], o, kPolicy);
   if (i.Is("cp.async.cg.shared.global")) {
     const bool hint = absl::StrContains(i.name, "cache_hint");
-    if (hint && Bits(v.back(), o) != kPolicy) Problem("cp.async with a policy that createpolicy did not make");
+    if (hint && Bits(v.back(), o) != kPolicy)
+      Problem("cp.async with a policy that createpolicy did not make");
     const size_t operands = v.size() - (hint ? 1 : 0);
     const SharedCopy copy = {Word(v[0], o), Pointer(v[1], o), operands > 3 ? Word(v[3], o) : 16};
     if (copy.to % 16 != 0) Problem("cp.async to a shared address that is not a multiple of 16");
@@ -120,6 +121,7 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
   if (i.Is("cvt.rn.f16.f32")) {
     return Set(v[0], o, ScalarFromDouble(FloatOf(Word(v[1], o)), ScalarType::kFp16));
   }
+  if (i.Is("xor.b32")) return Set(v[0], o, Word(v[1], o) ^ Word(v[2], o));
   if (i.Is("lop3.b32")) {
     const uint32_t a = Word(v[1], o), b = Word(v[2], o), c = Word(v[3], o), table = Word(v[4], o);
     uint32_t result = 0;
