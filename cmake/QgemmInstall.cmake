@@ -14,6 +14,10 @@ endforeach()
 install(TARGETS ${libraries} EXPORT qgemmTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT qgemm_dev
   FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/qgemm/src COMPONENT qgemm_dev)
+# libqgemm.so, for programs in C: qgemm::c.
+set_target_properties(qgemm_c PROPERTIES EXPORT_NAME c)
+target_include_directories(qgemm_c INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+install(TARGETS qgemm_c EXPORT qgemmTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT qgemm_dev)
 install(DIRECTORY client/qgemm/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/qgemm COMPONENT qgemm_dev
   FILES_MATCHING PATTERN *.h)
 install(DIRECTORY ${PROJECT_BINARY_DIR}/proto/gen/qgemm/v1 DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/qgemm
