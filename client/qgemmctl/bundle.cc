@@ -182,7 +182,8 @@ void AddBundleCommand(CLI::App& app, Command& selected) {
   command
       ->add_option(
           "--weights", create->weights,
-          "Canonical weights, safetensors: <layer>.codes, .scales, ...; layers and shapes are theirs")
+          "Canonical weights, safetensors: <layer>.codes, .scales, ...; layers, shapes and formats are "
+          "theirs (client/bundle/README.md)")
       ->type_name("FILE");
   command->add_option("--picks", create->picks, "Take picks and kernels from this bundle; needs no daemon")
       ->type_name("BUNDLE");

@@ -1,6 +1,7 @@
 #include "client/qgemmctl/bundle_create.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <set>
@@ -11,12 +12,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "client/bundle/bundle.h"
 #include "client/bundle/bundle_writer.h"
 #include "client/bundle/launch_spec_json.h"
 #include "client/problem_proto.h"
 #include "client/qgemmctl/json_output.h"
+#include "client/qgemmctl/progress.h"
 #include "client/weight_store/weight_store.h"
 #include "kernels/access_report.h"
 #include "kernels/bucket.h"
@@ -169,8 +172,10 @@ absl::StatusOr<Kernels> FromDaemon(const BundleCreateArguments& arguments,
       names.push_back(name);
     }
     for (const int bucket : buckets) request.add_m(bucket);
+    ProgressBar bar(TerminalWriter(), TerminalWidth(), RealClock());
     QGEMM_ASSIGN_OR_RETURN(
         const v1::TuneSummary summary, client.Tune(request, [&](const v1::TuneEvent& event) {
+          if (event.has_progress()) bar.Show(event.progress());
           if (!event.has_result()) return;
           const v1::TuneResult& result = event.result();
           if (result.problem_index() < 0 || result.problem_index() >= static_cast<int>(names.size())) return;
@@ -240,6 +245,49 @@ absl::StatusOr<ScalarType> ScalarTypeOf(const LayerTensors& tensors, const char*
   return tensors.Wrong(plane, absl::StrCat("dtype ", tensor->dtype, " is not allowed: use BF16 or F16"));
 }
 
+constexpr std::array<const char*, 8> kPlanes = {"codes",       "scales",       "zeros", "offsets",
+                                                "scale_codes", "offset_codes", "bias",  "bits"};
+
+// A plane under a wrong name would be left out in silence, and the layer be another one.
+absl::Status CheckNames(const std::map<std::string, TensorView>& tensors, const std::string& layer) {
+  const std::string prefix = absl::StrCat(layer, ".");
+  for (auto tensor = tensors.lower_bound(prefix); tensor != tensors.end(); ++tensor) {
+    if (!absl::StartsWith(tensor->first, prefix)) break;
+    const std::string plane = tensor->first.substr(prefix.size());
+    if (absl::StrContains(plane, '.') || std::find(kPlanes.begin(), kPlanes.end(), plane) != kPlanes.end()) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor ", tensor->first, " is not allowed: ",
+        plane == "permutation" ? "a bundle cannot say that activations are gathered (act-order)"
+                               : absl::StrCat("the planes of a layer are ", absl::StrJoin(kPlanes, ", "))));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDtypes(const LayerTensors& tensors, ScalarType act) {
+  const std::string scales = tensors.Find("scales")->dtype;
+  const std::pair<const char*, std::string> wanted[] = {{"zeros", "U8"},
+                                                        {"offsets", scales},
+                                                        {"scale_codes", "I8"},
+                                                        {"offset_codes", "I8"},
+                                                        {"bias", act == ScalarType::kBf16 ? "BF16" : "F16"}};
+  for (const auto& [plane, dtype] : wanted) {
+    const TensorView* tensor = tensors.Find(plane);
+    if (tensor != nullptr && tensor->dtype != dtype) {
+      return tensors.Wrong(plane, absl::StrCat("dtype ", tensor->dtype, " is not allowed: use ", dtype));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> BitsOf(const LayerTensors& tensors, int bits) {
+  const TensorView* tensor = tensors.Find("bits");
+  if (tensor == nullptr) return bits;
+  if (tensor->dtype != "U8" || tensor->bytes.size() != 1) return tensors.Wrong("bits", "U8 [1] is needed");
+  return static_cast<uint8_t>(tensor->bytes[0]);
+}
+
 absl::StatusOr<Problem> ProblemOf(const LayerTensors& tensors, int bits, ScalarType act,
                                   ActivationQuantization quantization) {
   const TensorView& codes = *tensors.Find("codes");
@@ -251,8 +299,9 @@ absl::StatusOr<Problem> ProblemOf(const LayerTensors& tensors, int bits, ScalarT
   if (scales == nullptr || scales->shape.size() != 2 || scales->shape[0] != problem.n) {
     return tensors.Wrong("scales", absl::StrCat("[", problem.n, ", groups] is needed"));
   }
+  QGEMM_RETURN_IF_ERROR(CheckDtypes(tensors, act));
   WeightFormat& format = problem.signature.format;
-  format.bits = bits;
+  QGEMM_ASSIGN_OR_RETURN(format.bits, BitsOf(tensors, bits));
   QGEMM_ASSIGN_OR_RETURN(format.scale_type, ScalarTypeOf(tensors, "scales"));
   const TensorView* scale_codes = tensors.Find("scale_codes");
   format.scale_levels = scale_codes != nullptr ? 2 : 1;
@@ -316,6 +365,33 @@ absl::StatusOr<std::map<std::string, TensorView>> ReadTensors(const std::string&
   return absl::InvalidArgumentError(absl::StrCat("weights file ", path, ": ", tensors.status().message()));
 }
 
+// What a weights file says, or its layers have not, is not said beside it: it would count for nothing.
+absl::Status CheckOptionsBesideWeights(const ProblemArguments& given) {
+  const ProblemArguments by_default;
+  const std::pair<const char*, bool> options[] = {
+      {"--shape", !given.shapes.empty()},
+      {"--grid", !given.grid.empty()},
+      {"--model", !given.model_path.empty()},
+      {"--tp", given.tp != by_default.tp},
+      {"--fuse-gate-up", given.fuse_gate_up},
+      {"--group-size", given.group_size != by_default.group_size},
+      {"--out", !given.out.empty()},
+      {"--zero", given.zero != by_default.zero},
+      {"--scale", !given.scale.empty()},
+      {"--scale-levels", given.scale_levels != by_default.scale_levels},
+      {"--bias", given.bias},
+      {"--activation", given.activation != by_default.activation},
+      {"--gated", given.gated},
+      {"--residual", given.residual},
+  };
+  for (const auto& [option, is_given] : options) {
+    if (!is_given) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(option, " is not allowed beside --weights: the file says what its layers are"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<BundleLayer>> LayersOfWeights(const std::string& path, int bits, ScalarType act,
@@ -326,6 +402,7 @@ absl::StatusOr<std::vector<BundleLayer>> LayersOfWeights(const std::string& path
   for (const auto& [name, tensor] : tensors) {
     if (!absl::EndsWith(name, ".codes")) continue;
     const std::string layer(absl::StripSuffix(name, ".codes"));
+    QGEMM_RETURN_IF_ERROR(CheckNames(tensors, layer));
     QGEMM_ASSIGN_OR_RETURN(const Problem problem,
                            ProblemOf(LayerTensors(tensors, layer), bits, act, quantization));
     layers.push_back({layer, problem, layer, {}});
@@ -340,6 +417,7 @@ absl::StatusOr<CreatedBundle> CreateBundle(const BundleCreateArguments& argument
   if (arguments.weights.empty()) {
     QGEMM_ASSIGN_OR_RETURN(layers, LayersOfProblems(arguments.problems));
   } else {
+    QGEMM_RETURN_IF_ERROR(CheckOptionsBesideWeights(arguments.problems));
     absl::string_view digits = arguments.problems.format;
     int bits = 0;
     if (!absl::ConsumePrefix(&digits, "int") || !absl::SimpleAtoi(digits, &bits)) {

@@ -101,7 +101,8 @@ def check_format(f):
         raise ValueError(f"scale_levels {f.scale_levels} is not allowed: use 1 or 2")
 
 
-def _check(c):
+def check_canonical(c):
+    """ValueError names the plane whose shape or value does not fit."""
     f, n, k = c.format, c.n, c.k
     check_format(f)
     if k % (f.group_size or 8):
@@ -199,7 +200,7 @@ def _unpack_numbers(xp, plane, n, count):
 
 def pack(c):
     """Canonical -> Packed. ValueError names the plane whose shape or value does not fit."""
-    _check(c)
+    check_canonical(c)
     f, xp, sizes = c.format, arrays.of(c.codes), packed_sizes(c.n, c.k, c.format)
     weights = _pack_codes(xp, c.codes, f.bits, sizes.padded_n, sizes.padded_k)
     half = xp.HALF_BITS
@@ -253,6 +254,6 @@ def unpack(p):
 
 
 __all__ = [
-    "Canonical", "LAYOUT_ID", "Packed", "PackedSizes", "check_format", "dequantize", "pack", "packed_sizes", "quantize",
-    "unpack",
+    "Canonical", "LAYOUT_ID", "Packed", "PackedSizes", "check_canonical", "check_format", "dequantize", "pack", "packed_sizes",
+    "quantize", "unpack",
 ]  # fmt: skip

@@ -7,9 +7,12 @@ import re
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 
 import qgemm
+from qgemm import canonical_file, packing
+from qgemm.bundle import Bundle
 
 
 def test_tune_lookup_and_fetch(daemon):
@@ -100,3 +103,45 @@ def test_tls_and_a_token(tmp_path):
                     client.describe()
         finally:
             process.terminate()
+
+
+def test_a_file_of_canonical_weights_becomes_a_bundle(daemon, tmp_path):
+    qgemmctl = os.environ.get("QGEMMCTL")
+    if not qgemmctl:
+        pytest.skip("QGEMMCTL does not name the program")
+    random = np.random.default_rng(1)
+    formats = ("int4-g128", "int6-g64-fp16-zint", "int8-channel", "int4-g32-fp16x2-zfloat", "int5-g32-bf16-zfloat")
+    layers = {name: packing.quantize(random.normal(size=(64, 256)).astype(np.float32), name) for name in formats}
+    bias = random.normal(size=64).astype(np.float32)
+    canonical_file.save(tmp_path / "weights", [(name, c, *([bias] * (name == "int8-channel"))) for name, c in layers.items()])
+    command = [qgemmctl, "--server", daemon, "bundle", "create", "-o", str(tmp_path / "b"), "--weights", str(tmp_path / "weights")]
+    done = subprocess.run([*command, "--method", "decode=1"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    bundle = Bundle.open(tmp_path / "b").verify()
+    made = {layer.name: (layer.problem, bundle.planes(layer)) for layer in bundle.method("decode").layers}
+    assert set(made) == set(formats)
+    for name, canonical in layers.items():
+        problem, planes = made[name]
+        assert problem.format == canonical.format
+        packed = packing.pack(canonical)
+        wanted = {p: getattr(packed, p) for p in ("weights", "scales", "zeros", "steps") if getattr(packed, p) is not None}
+        given = planes.pop("bias", None)
+        assert (given is not None) == (name == "int8-channel") == problem.bias
+        assert set(planes) == set(wanted)
+        for plane, data in wanted.items():
+            np.testing.assert_array_equal(planes[plane], data, err_msg=f"{name}.{plane}")
+        if given is not None:
+            values = (given.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+            np.testing.assert_allclose(values, bias, rtol=2**-8)
+
+
+def test_layers_that_do_not_fit_are_named(tmp_path):
+    weight = packing.quantize(np.ones((16, 64), np.float32), "int4-g32")
+    for layers, says in (
+        ([("a", weight), ("a", weight)], "layer a is there twice"),
+        ([("a", weight, np.ones(17))], "layer a: the bias has the shape"),
+        ([("a", packing.Canonical(weight.format, weight.codes, weight.scales[:3]))], "layer a: scales has the shape"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(says)):
+            canonical_file.save(tmp_path / "weights", layers)
+        assert list(tmp_path.iterdir()) == []

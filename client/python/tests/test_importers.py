@@ -1,10 +1,12 @@
 """qgemm.importers: whole checkpoints, written here by safetensors and gguf; what is malformed is refused by name."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from qgemm.importers import (
     MalformedTensor,
@@ -15,6 +17,7 @@ from qgemm.importers import (
     import_gptq,
     import_torchao,
     open_checkpoint,
+    save_canonical,
 )
 
 RANDOM = np.random.default_rng(1)
@@ -343,3 +346,54 @@ def test_a_gguf_file_that_was_cut_names_tensor_and_offset(tmp_path):
         path.write_bytes(whole[:size])
         with pytest.raises(MalformedTensor, match="model.gguf"):
             open_checkpoint(path)
+
+
+def test_a_checkpoint_as_one_file_of_canonical_weights(tmp_path):
+    codes, scales, tensors = gptq_layer("a.up_proj")
+    _, _, more = gptq_layer("a.k_proj", g_idx=RANDOM.permutation(np.arange(64) // 32))
+    bias = RANDOM.normal(size=16).astype(np.float16)
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": "gptq"}
+    write(tmp_path, config, {**tensors, **more, "a.up_proj.bias": bias})
+    out = tmp_path / "new" / "canonical.safetensors"
+    with pytest.raises(ValueError, match="layer a.k_proj gathers its activations"):
+        save_canonical(out, open_checkpoint(tmp_path))
+    assert list(out.parent.iterdir()) == []  # nothing of it is left
+    assert save_canonical(out, open_checkpoint(tmp_path), exclude="k_proj", act="fp16") == ["a.up_proj"]
+    made = load_file(str(out))
+    assert set(made) == {f"a.up_proj.{plane}" for plane in ("codes", "scales", "bias", "bits")}
+    np.testing.assert_array_equal(made["a.up_proj.codes"], codes.T)
+    np.testing.assert_array_equal(made["a.up_proj.scales"], scales.T)
+    np.testing.assert_array_equal(made["a.up_proj.bias"], bias)
+    assert made["a.up_proj.bits"].tolist() == [4]
+    with pytest.raises(ValueError, match="no layer to write: the checkpoint has 2"):
+        save_canonical(out, open_checkpoint(tmp_path), include="nothing")
+
+    def run(*options):
+        command = [sys.executable, "-m", "qgemm.importers", str(tmp_path), "-o", str(tmp_path / "again"), *options]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    done = run("--exclude", "k_proj", "--act", "fp16")
+    assert done.returncode == 0 and "1 layers of gptq" in done.stdout, done.stderr
+    assert (tmp_path / "again").read_bytes() == out.read_bytes()
+    done = run("--include", "k_proj")
+    assert done.returncode == 1 and done.stderr.startswith("qgemm.importers: layer a.k_proj gathers"), done.stderr
+
+
+def test_layers_of_a_gguf_file_keep_their_bits_and_biases(tmp_path):
+    gguf = pytest.importorskip("gguf")
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(str(path), "llama")
+    for name, block_bytes in (("Q4_K", 144), ("Q6_K", 210)):
+        blocks = RANDOM.integers(0, 256, (4, block_bytes), dtype=np.uint8)
+        writer.add_tensor(f"{name}.weight", blocks, raw_dtype=gguf.GGMLQuantizationType[name])
+    writer.add_tensor("Q6_K.bias", np.array([1, 2, 3, 0.1], np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    save_canonical(tmp_path / "c", open_checkpoint(path), act="fp16")
+    made = load_file(str(tmp_path / "c"))
+    assert (made["Q4_K.weight.bits"], made["Q6_K.weight.bits"]) == (4, 6)
+    assert {"Q4_K.weight.offset_codes", "Q6_K.weight.scale_codes"} <= set(made) and "Q6_K.weight.offsets" not in made
+    np.testing.assert_array_equal(made["Q6_K.weight.bias"], np.array([1, 2, 3, 0.1], np.float16))
+    assert "Q4_K.weight.bias" not in made

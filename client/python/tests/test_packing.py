@@ -6,6 +6,7 @@ import hashlib
 import numpy as np
 import pytest
 
+from qgemm import canonical_file
 from qgemm.packing import Canonical, dequantize, pack, packed_sizes, quantize, unpack
 from qgemm.types import WeightFormat
 
@@ -200,3 +201,11 @@ def test_what_does_not_fit_is_named():
     for message, canonical in bad.items():
         with pytest.raises(ValueError, match=message):
             pack(canonical)
+
+
+@pytest.mark.parametrize("name", ["int4-g32-bf16-zint", "int5-g32-fp16x2-zfloat"])
+def test_a_canonical_file_of_tensors_is_that_of_arrays(name, tmp_path):
+    c = random_weights(WeightFormat.parse(name), 17, 96)
+    for kind, each in (("arrays", c), ("tensors", to_torch(c))):
+        canonical_file.save(tmp_path / kind, [("layer", each, np.arange(17))])
+    assert (tmp_path / "arrays").read_bytes() == (tmp_path / "tensors").read_bytes()

@@ -67,6 +67,34 @@ class QgemmctlBundle : public Qgemmctl {
   }
   std::string Path(const std::string& name) { return folder_ + "/" + name; }
 
+  struct Plane {
+    std::string name;
+    std::string dtype;
+    std::vector<int64_t> shape;
+    std::string bytes;
+  };
+  using Planes = std::vector<Plane>;
+  // File "canonical": layers a and b, 64x128 with one group a row, and these planes.
+  void WriteWeights(const Planes& more) {
+    auto writer = SafetensorsWriter::Create(Path("canonical"));
+    ASSERT_TRUE(writer.ok());
+    for (const std::string layer : {"a", "b"}) {
+      ASSERT_TRUE(writer->Write(layer + ".codes", "U8", {64, 128}, std::string(64 * 128, '\3')).ok());
+      ASSERT_TRUE(writer->Write(layer + ".scales", "BF16", {64, 1}, std::string(64 * 2, '\x3f')).ok());
+    }
+    for (const Plane& plane : more) {
+      ASSERT_TRUE(writer->Write(plane.name, plane.dtype, plane.shape, plane.bytes).ok()) << plane.name;
+    }
+    ASSERT_TRUE(writer->Finish({}).ok());
+  }
+  // Bundle "b" of them.
+  int Create(const std::vector<std::string>& options) {
+    std::vector<std::string> line = {"bundle",    "create",          "-o",       Path("b"),
+                                     "--weights", Path("canonical"), "--method", "decode=1"};
+    line.insert(line.end(), options.begin(), options.end());
+    return Run(line);
+  }
+
   double predicted_us_ = 8.5;
 };
 
@@ -184,6 +212,55 @@ TEST_F(QgemmctlBundle, CreatePacksCanonicalWeights) {
   ASSERT_TRUE(method.ok());
   EXPECT_EQ(method->layers[0].problem.signature.format.group_size, 64);  // model.k
   EXPECT_EQ(method->layers[1].problem.signature.format.group_size, 0);   // model.q: one group a row
+}
+
+TEST_F(QgemmctlBundle, EveryLayerMayHaveItsOwnBits) {
+  WriteWeights({{"a.bits", "U8", {1}, std::string(1, '\6')}, {"b.bits", "U8", {1}, std::string(1, '\4')}});
+  ASSERT_EQ(Create({}), 0) << err_;
+  const auto bundle = Bundle::Open(Path("b"));
+  ASSERT_TRUE(bundle.ok());
+  const auto method = bundle->Method("decode");
+  ASSERT_TRUE(method.ok());
+  EXPECT_EQ(method->layers[0].problem.signature.format.bits, 6);
+  EXPECT_EQ(method->layers[1].problem.signature.format.bits, 4);
+  EXPECT_EQ(Run({"bundle", "verify", Path("b")}), 0) << err_;
+}
+
+TEST_F(QgemmctlBundle, NoTensorOfALayerCountsForNothing) {
+  const std::string zeros(64, '\7');
+  struct Case {
+    Planes planes;
+    std::string what;
+  };
+  const std::vector<Case> cases = {
+      {{{"a.zero", "U8", {64, 1}, zeros}}, "tensor a.zero is not allowed: the planes of a layer are codes"},
+      {{{"a.permutation", "I32", {128}, std::string(512, '\0')}}, "act-order"},
+      {{{"a.zeros", "I8", {64, 1}, zeros}}, "tensor a.zeros: dtype I8 is not allowed: use U8"},
+      {{{"a.offsets", "F16", {64, 1}, zeros + zeros}},
+       "tensor a.offsets: dtype F16 is not allowed: use BF16"},
+      {{{"a.bias", "F16", {64}, zeros + zeros}}, "tensor a.bias: dtype F16 is not allowed: use BF16"},
+      {{{"a.bits", "U8", {2}, "\4\4"}}, "tensor a.bits: U8 [1] is needed"},
+      {{{"a.bits", "U8", {1}, "\7"}}, "bits 7 is not allowed"},
+  };
+  for (const Case& each : cases) {
+    WriteWeights(each.planes);
+    EXPECT_EQ(Create({}), 2) << each.what;
+    EXPECT_THAT(err_, HasSubstr(each.what));
+    EXPECT_FALSE(std::filesystem::exists(Path("b")));
+  }
+  // Layer a.b is another layer, not a plane of a.
+  WriteWeights({{"a.b.codes", "U8", {64, 128}, std::string(64 * 128, '\3')},
+                {"a.b.scales", "BF16", {64, 1}, std::string(64 * 2, '\x3f')}});
+  EXPECT_EQ(Create({}), 0) << err_;
+}
+
+TEST_F(QgemmctlBundle, NoOptionBesideWeightsCountsForNothing) {
+  WriteWeights({});
+  for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{
+           {"--shape", "64x128"}, {"--activation", "silu"}, {"--zero", "int"}, {"--group-size", "64"}}) {
+    EXPECT_EQ(Create(options), 2);
+    EXPECT_THAT(err_, HasSubstr(options[0] + " is not allowed beside --weights"));
+  }
 }
 
 TEST_F(QgemmctlBundle, AFolderOrAPipeForTheWeightsIsAUsageError) {

@@ -3,6 +3,8 @@
 import json
 import pathlib
 
+import numpy as np
+
 from qgemm.importers import awq, compressed_tensors, gguf, gptq, torchao
 from qgemm.importers.extent import check_safetensors, open_gguf, read_json
 from qgemm.importers.weights import MalformedTensor, Tensor
@@ -23,6 +25,19 @@ class Checkpoint:
     def read(self, name):
         """The layer as ImportedWeights. KeyError without such a layer; MalformedTensor names the tensor at fault."""
         raise NotImplementedError
+
+    def bias(self, name):
+        """The layer's bias, float32 [N], or None."""
+        raise NotImplementedError
+
+
+def _as_float(tensor):
+    """float32 of a Tensor of 16- or 32-bit numbers."""
+    if tensor.type == "bf16":
+        return (np.frombuffer(tensor.data, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    if tensor.type not in ("fp16", "fp32"):
+        raise MalformedTensor(f"{tensor.name} has element type {tensor.type}: it must be fp16, bf16 or fp32")
+    return np.asarray(tensor.data, np.float32)
 
 
 def open_checkpoint(path, *, gptq_zeros=None, encoding=None):
@@ -124,6 +139,10 @@ class _Safetensors(Checkpoint):
 
     def layers(self):
         return [name[: -len(self.suffix)] for name in self._files.names() if name.endswith(self.suffix)]
+
+    def bias(self, name):
+        found = self._optional(name, "bias")
+        return None if found is None else _as_float(found)
 
     def _part(self, layer, part):
         return self._files.read(f"{layer}.{part}")
@@ -256,3 +275,11 @@ class _Gguf(Checkpoint):
         tensor = self._tensors[name]
         k, n = (int(size) for size in tensor.shape)  # GGUF names the fastest dimension first
         return gguf.import_gguf(tensor.data, int(tensor.tensor_type), shape=(n, k), name=name)
+
+    def bias(self, name):
+        found = self._tensors.get(name.removesuffix(".weight") + ".bias")
+        if found is None:
+            return None
+        if found.data.dtype not in (np.float32, np.float16):  # bf16 comes as bytes
+            raise MalformedTensor(f"{found.name} has the type {found.tensor_type.name}: it must be F32 or F16")
+        return np.asarray(found.data, np.float32).reshape(-1)
