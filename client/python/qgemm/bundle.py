@@ -23,16 +23,14 @@ from typing import Dict, Optional, Tuple
 import numpy as np
 
 from qgemm.buckets import bucket_for
+from qgemm.bundle_json import pick_from_json, pick_to_json, problem_from_json, problem_to_json
 from qgemm.errors import DataLoss, FailedPrecondition, NotFound
-from qgemm.packing import LAYOUT_ID
-from qgemm.types import IntegerArgument, KernelInfo, LaunchSpec, Pick, PointerArgument, Problem, TensorMapArgument, WeightFormat
+from qgemm.json_fields import Fields, parse_object
+from qgemm.packing import LAYOUT_ID, packed_sizes
+from qgemm.types import Pick, PointerArgument, Problem
 
 VERSION = 1
 ABI_VERSION = 2
-_SPEC_FIELDS = ("abi_version", "layout_id", "entry", "tile_m", "tile_n", "grid_n", "split_k", "cluster_z", "block_threads",
-                "dynamic_smem_bytes", "max_m")  # fmt: skip
-_WORKSPACE_FIELDS = ("ticket_bytes_per_m_tile", "partial_bytes_per_m_tile")
-_PICK_FIELDS = ("m_bucket", "config", "reduction", "target", "source", "confidence", "time_us", "spread_us", "predicted_us")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,76 +68,6 @@ def check_access(pick):
             raise DataLoss(f"kernel {pick.kernel_sha256} writes argument '{argument.name}', which its launch does not say")
 
 
-# ---- values and their JSON ------------------------------------------------------------------------------------------
-
-
-def _argument_to_json(argument):
-    fields = dataclasses.asdict(argument)
-    name = fields.pop("name")
-    if isinstance(argument, PointerArgument):
-        return {"kind": "pointer", **fields, "name": name}
-    if isinstance(argument, TensorMapArgument):
-        return {"kind": "tensor_map", **fields, "name": name}
-    value = {"constant" if isinstance(argument.value, int) else "symbol": argument.value}
-    return {"kind": f"i{argument.bits}", **value, "name": name}
-
-
-def _argument_from_json(row):
-    kind, fields = row["kind"], {key: value for key, value in row.items() if key != "kind"}
-    if kind == "pointer":
-        return PointerArgument(**fields)
-    if kind == "tensor_map":
-        return TensorMapArgument(**fields)
-    if kind in ("i32", "i64"):
-        return IntegerArgument(row["name"], int(kind[1:]), row["symbol"] if "symbol" in row else row["constant"])
-    raise DataLoss(f"argument {row.get('name')} is of the kind {kind}: this client knows pointer, tensor_map, i32, i64")
-
-
-def _problem_to_json(problem):
-    p = problem.canonical()
-    f = {"bits": p.format.bits, "group_size": p.format.group_size, "scale": p.format.scale, "zero": p.format.zero,
-         "scale_levels": p.format.scale_levels}  # fmt: skip
-    epilogue = {"bias": p.bias, "activation": p.activation, "gated": p.gated, "residual": p.residual}
-    return {"n": p.n, "k": p.k, "format": f, "act": p.act, "act_quantization": p.act_quantization, "out": p.out,
-            "epilogue": epilogue}  # fmt: skip
-
-
-def _problem_from_json(row):
-    f = WeightFormat(**{key: row["format"][key] for key in ("bits", "group_size", "scale", "zero", "scale_levels")})
-    epilogue = {key: row["epilogue"][key] for key in ("bias", "activation", "gated", "residual")}
-    quantization = row.get("act_quantization", "none")  # bundles of before there was such a thing do not say
-    return Problem(row["n"], row["k"], f, row["act"], out=row["out"], act_quantization=quantization, **epilogue)
-
-
-def _pick_to_json(pick):
-    spec = pick.launch
-    launch = {field: getattr(spec, field) for field in _SPEC_FIELDS}
-    launch["workspace"] = {field: getattr(spec, field) for field in _WORKSPACE_FIELDS}
-    launch["arguments"] = [_argument_to_json(argument) for argument in spec.arguments]
-    fields = {field: getattr(pick, field) for field in _PICK_FIELDS}
-    return {"m_bucket": fields.pop("m_bucket"), "kernel": pick.kernel_sha256, **fields, "launch": launch}
-
-
-def _pick_from_json(row, problem, kernels):
-    spec = row["launch"]
-    launch = LaunchSpec(
-        **{field: spec[field] for field in _SPEC_FIELDS},
-        **{field: spec["workspace"][field] for field in _WORKSPACE_FIELDS},
-        arguments=tuple(_argument_from_json(argument) for argument in spec["arguments"]),
-    )
-    kernel = kernels[row["kernel"]]
-    info = KernelInfo(
-        kernel["sha256"], row["config"], kernel["entry"], kernel["arch"], kernel["bytes"], 0, 0, 0, 0, 0, "",
-        launch.abi_version, launch.layout_id, 0.0, 0, kernel.get("access"),
-        kernel.get("programmatic", False),
-    )  # fmt: skip
-    fields = {field: row.get(field) for field in _PICK_FIELDS}
-    return Pick(
-        problem=problem, effort="", split_k=launch.split_k, relative_error=None, kernel=info, launch=launch, candidates=0,
-        verified=0, timed=0, rejected=0, driver_version="", proto=None, **fields,
-    )  # fmt: skip
-
-
 # ---- reading --------------------------------------------------------------------------------------------------------
 
 
@@ -148,13 +76,15 @@ class Bundle:
 
     def __init__(self, path, files):
         self.path, self._files = path, files
-        manifest = self._json("manifest.json")
+        self.manifest = parse_object(self._read("manifest.json"), f"{path}: manifest.json")
         wanted = {"bundle_version": VERSION, "abi_version": ABI_VERSION, "layout_id": LAYOUT_ID}
         for field, value in wanted.items():
-            if manifest.get(field) != value:
-                raise FailedPrecondition(f"{path}: {field} is {manifest.get(field)}: this client knows {value}")
-        self.manifest = manifest
-        self._kernels = {kernel["sha256"]: kernel for kernel in manifest["kernels"]}
+            if self.manifest.get(field) != value:
+                raise FailedPrecondition(f"{path}: {field} is {self.manifest.get(field)}: this client knows {value}")
+        fields = Fields(self.manifest, f"{path}: manifest")
+        self._kernels = {kernel.sha256("sha256"): kernel for kernel in fields.objects("kernels")}
+        self._methods = {method.text("name"): method for method in fields.objects("methods")}
+        self._weights = fields.object("weights") if "weights" in fields else None
 
     @classmethod
     def open(cls, path):
@@ -181,51 +111,50 @@ class Bundle:
             raise DataLoss(f"{self.path}: file {name} is missing")
         return self._files[name]()
 
-    def _json(self, name):
-        try:
-            return json.loads(self._read(name))
-        except ValueError as error:
-            raise DataLoss(f"{self.path}: {name} is not JSON: {error}") from None
-
-    def _checked(self, entry):
-        data = self._read(entry["file"])
-        if len(data) != entry["bytes"] or hashlib.sha256(data).hexdigest() != entry["sha256"]:
-            raise DataLoss(f"{self.path}: file {entry['file']} has other bytes than the manifest says")
+    def _checked(self, entry, name=None):
+        """The bytes of the file that the Fields `entry` describe."""
+        name = name or entry.text("file")
+        data = self._read(name)
+        if len(data) != entry.long("bytes") or hashlib.sha256(data).hexdigest() != entry.sha256("sha256"):
+            raise DataLoss(f"{self.path}: file {name} has other bytes than the manifest says")
         return data
 
     @property
     def methods(self):
         """The names of the exported methods."""
-        return [entry["name"] for entry in self.manifest["methods"]]
+        return list(self._methods)
 
     def method(self, name):
-        for entry in self.manifest["methods"]:
-            if entry["name"] == name:
-                break
-        else:
+        entry = self._methods.get(name)
+        if entry is None:
             raise NotFound(f"{self.path} has no method {name}: there are {', '.join(self.methods)}")
-        document = json.loads(self._checked(entry))
-        try:
-            layers = tuple(self._layer(row) for row in document["layers"])
-        except (KeyError, TypeError) as error:
-            raise DataLoss(f"{self.path}: {entry['file']} lacks or has too much: {error}") from None
-        return Method(name, document.get("static_m"), layers)
+        file = entry.text("file")
+        f = Fields(parse_object(self._checked(entry), f"{self.path}: {file}"), f"{self.path}: {file}")
+        static_m = f.long("static_m", 1) if "static_m" in f else None
+        return Method(name, static_m, tuple(self._layer(layer, static_m) for layer in f.objects("layers")))
 
-    def _layer(self, row):
-        problem = _problem_from_json(row["problem"])
-        picks = tuple(_pick_from_json(pick, problem, self._kernels) for pick in row["picks"])
-        return Layer(row["name"], problem, row.get("weights") or "", picks)
+    def _layer(self, f, static_m):
+        problem = problem_from_json(f.object("problem"))
+        picks = tuple(pick_from_json(pick, problem, self._kernels) for pick in f.objects("picks"))
+        buckets = [pick.m_bucket for pick in picks]
+        if not buckets or buckets != sorted(set(buckets)):
+            raise DataLoss(f"{f.where}: its picks' buckets {buckets} do not ascend")
+        if static_m is not None and buckets != [bucket_for(static_m)]:
+            raise DataLoss(f"{f.where}: M = {static_m} needs one pick, for bucket {bucket_for(static_m)}")
+        return Layer(f.text("name"), problem, f.text("weights") if "weights" in f else "", picks)
 
     def cubin(self, sha256):
         """A kernel's bytes, with their digest checked."""
         if sha256 not in self._kernels:
             raise NotFound(f"{self.path} has no kernel {sha256}")
-        return self._checked({**self._kernels[sha256], "file": f"kernels/{sha256}.cubin"})
+        return self._checked(self._kernels[sha256], f"kernels/{sha256}.cubin")
 
     def weights(self):
         """{name: uint8 array} of all tensors of the weights file, as bytes; {} without one."""
-        entry = self.manifest["weights"]
-        return {} if entry is None else _read_safetensors(self._checked(entry))
+        if self._weights is None:
+            return {}
+        data, where = self._checked(self._weights), f"{self.path}: {self._weights.text('file')}"
+        return _read_safetensors(data, where)
 
     def planes(self, layer, weights=None):
         """{"weights", "scales", ...: uint8 array} of a layer; `weights`: what weights() gave, to read it once."""
@@ -234,16 +163,37 @@ class Bundle:
         return {name[len(prefix) :]: data for name, data in tensors.items() if name.startswith(prefix)}
 
     def verify(self):
-        """Raises DataLoss for the first file that is missing or damaged, or kernel that writes what its launch does not say;
-        else returns self."""
+        """Raises DataLoss for the first file that is missing, damaged or not listed, plane of a layer's weights that is missing
+        or has another size, or kernel that writes what its launch does not say; else returns self."""
+        listed = {"manifest.json", *(f"kernels/{sha256}.cubin" for sha256 in self._kernels)}
         for sha256 in self._kernels:
             self.cubin(sha256)
-        for name in self.methods:
+        weights = self.weights()
+        if self._weights is not None:
+            listed.add(self._weights.text("file"))
+        for name, entry in self._methods.items():
+            listed.add(entry.text("file"))
             for layer in self.method(name).layers:
+                self._check_planes(layer, weights)
                 for pick in layer.picks:
                     check_access(pick)
-        self.weights()
+        unknown = sorted(set(self._files) - listed)
+        if unknown:
+            raise DataLoss(f"{self.path}: file {unknown[0]} is not listed in manifest.json")
         return self
+
+    def _check_planes(self, layer, weights):
+        if not layer.weight_key:
+            return
+        p = layer.problem
+        sizes = packed_sizes(p.n, p.k, p.format)
+        wanted = {"weights": sizes.weight_bytes, "scales": sizes.scale_bytes, "zeros": sizes.zero_bytes, "steps": sizes.step_bytes,
+                  "bias": p.n * (4 if p.out == "fp32" else 2) if p.bias else 0}  # fmt: skip
+        for plane, size in wanted.items():
+            found = weights.get(f"{layer.weight_key}.{plane}")
+            if size and (found is None or found.nbytes != size):
+                has = "no such plane" if found is None else f"{found.nbytes} bytes"
+                raise DataLoss(f"{self.path}: layer {layer.name} needs {size} bytes of {layer.weight_key}.{plane}: the file has {has}")
 
 
 def _slice_reader(path, offset, size):
@@ -255,11 +205,18 @@ def _slice_reader(path, offset, size):
     return read
 
 
-def _read_safetensors(data):
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + size])
-    body = np.frombuffer(data, np.uint8)[8 + size :]
-    return {n: body[slice(*entry["data_offsets"])] for n, entry in header.items() if n != "__metadata__"}
+def _read_safetensors(data, where):
+    begin = 8 + int.from_bytes(data[:8], "little")
+    header = parse_object(data[8:begin], f"{where}: its header")
+    body, found = np.frombuffer(data, np.uint8)[begin:], {}
+    for name in header.keys() - {"__metadata__"}:
+        offsets = Fields(header[name], f"{where}: {name}").row.get("data_offsets")
+        if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(offset) is int for offset in offsets):
+            raise DataLoss(f"{where}: {name}.data_offsets must be two whole numbers")
+        if not 0 <= offsets[0] <= offsets[1] <= len(body):
+            raise DataLoss(f"{where}: {name} lies at byte offsets {offsets[0]} to {offsets[1]}: there are {len(body)} bytes")
+        found[name] = body[slice(*offsets)]
+    return found
 
 
 # ---- writing --------------------------------------------------------------------------------------------------------
@@ -294,8 +251,8 @@ def write(path, methods, cubins, tensors=None, weights_file=None):
     infos, entries = {}, []
     for method in sorted(methods, key=lambda m: m.name):
         layers = [
-            {"name": layer.name, "weights": layer.weight_key or None, "problem": _problem_to_json(layer.problem),
-             "picks": [_pick_to_json(pick) for pick in layer.picks]}
+            {"name": layer.name, "weights": layer.weight_key or None, "problem": problem_to_json(layer.problem),
+             "picks": [pick_to_json(pick) for pick in layer.picks]}
             for layer in method.layers
         ]  # fmt: skip
         document = {"bundle_version": VERSION, "name": method.name, "static_m": method.static_m, "layers": layers}

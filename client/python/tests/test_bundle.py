@@ -1,13 +1,19 @@
 """Bundles are written whole or not at all: no daemon, no kernels."""
 
+import dataclasses
+import hashlib
+import json
+import random
 import tarfile
 import threading
 
 import pytest
 
+import qgemm
+from conftest import pick_message
 from qgemm import bundle
-from qgemm.bundle import Bundle
-from qgemm.errors import DataLoss, NotFound
+from qgemm.bundle import Bundle, Layer, Method
+from qgemm.errors import DataLoss, NotFound, QgemmError
 
 
 def write(path, byte=1):
@@ -104,3 +110,129 @@ def test_an_archive_of_links_is_damaged(tmp_path):
         archive.addfile(member)
     with pytest.raises(DataLoss, match="no file"):
         Bundle.open(path)
+
+
+# ---- malformed manifests --------------------------------------------------------------------------------------------
+
+
+def layered(path):
+    """A bundle of one method with one layer, its kernel and its weights; the method's manifest."""
+    problem = qgemm.Problem.parse("64x64", "int4-g32")
+    pick = qgemm.Pick.from_proto(pick_message(problem, 16))
+    launch = dataclasses.replace(pick.launch, layout_id=qgemm.packing.LAYOUT_ID, tile_n=8, block_threads=32)
+    access = {"failure": None, "parameters": [{"index": 0, "read": True, "written": False, "alignment": 16}]}
+    cubin = b"kernel"
+    kernel = dataclasses.replace(pick.kernel, sha256=hashlib.sha256(cubin).hexdigest(), access=access)
+    pick = dataclasses.replace(pick, launch=launch, kernel=kernel)
+    sizes = qgemm.packing.packed_sizes(64, 64, problem.canonical().format)
+    tensors = {
+        f"q.{plane}": ("U8", (size,), bytes(size))
+        for plane, size in (("weights", sizes.weight_bytes), ("scales", sizes.scale_bytes))
+    }
+    bundle.write(path, [Method("decode", 16, (Layer("q", problem, "q", (pick,)),))], {kernel.sha256: cubin}, tensors)
+    return json.loads((path / "methods" / "decode.json").read_text())
+
+
+def write_method(path, document):
+    """With its digest in the manifest."""
+    text = json.dumps(document).encode()
+    (path / "methods" / "decode.json").write_bytes(text)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["methods"][0].update(bytes=len(text), sha256=hashlib.sha256(text).hexdigest())
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def read_all(path):
+    opened = Bundle.open(path).verify()
+    return [(layer.pick(3), opened.planes(layer)) for name in opened.methods for layer in opened.method(name).layers]
+
+
+def test_what_is_written_is_what_is_read(tmp_path):
+    layered(tmp_path / "b")
+    ((pick, planes),) = read_all(tmp_path / "b")
+    assert pick.m_bucket == 16 and set(planes) == {"weights", "scales"}
+
+
+def _set(document, keys, value):
+    for key in keys[:-1]:
+        document = document[key]
+    document[keys[-1]] = value
+
+
+PICK = ("layers", 0, "picks", 0)
+
+
+@pytest.mark.parametrize(
+    "keys, value, says",
+    [
+        ((*PICK, "launch", "tile_m"), 0, "layers[0].picks[0].launch.tile_m must be a whole number from 1 to"),
+        ((*PICK, "launch", "grid_n"), "10", "grid_n must be a whole number"),
+        ((*PICK, "launch", "dynamic_smem_bytes"), True, "dynamic_smem_bytes must be a whole number"),
+        ((*PICK, "launch", "arguments", 0, "role"), "z", "arguments[0].role must be one of x weights"),
+        ((*PICK, "launch", "arguments", 0, "kind"), "texture", "arguments[0].kind must be one of pointer"),
+        ((*PICK, "launch", "workspace"), [], "launch.workspace must be an object"),
+        ((*PICK, "kernel"), "cd" * 32, "is not listed in manifest.json"),
+        ((*PICK, "m_bucket"), 32, "M = 16 needs one pick, for bucket 16"),
+        (("layers", 0, "picks"), [], "buckets [] do not ascend"),
+        (("layers", 0, "problem", "n"), 0, "problem.n must be a whole number from 1 to"),
+        (("layers", 0, "problem", "n"), 128, "layer q needs 4096 bytes of q.weights: the file has 2048 bytes"),
+        (("layers", 0, "problem", "format", "bits"), 7, "bits 7 is not allowed"),
+        (("layers", 0, "problem", "epilogue", "activation"), "tanh", 'activation "tanh" is not allowed'),
+        (("layers", 0, "weights"), "k", "k.weights: the file has no such plane"),
+        (("layers", 0, "name"), None, "layers[0].name is missing"),
+    ],
+)
+def test_a_manifest_names_the_field_that_is_wrong(tmp_path, keys, value, says):
+    document = layered(tmp_path / "b")
+    _set(document, keys, value)
+    write_method(tmp_path / "b", document)
+    with pytest.raises(DataLoss) as error:
+        read_all(tmp_path / "b")
+    assert says in str(error.value)
+
+
+def test_a_name_twice_or_a_file_too_many_is_damage(tmp_path):
+    layered(tmp_path / "b")
+    (tmp_path / "b" / "more").write_text("")
+    with pytest.raises(DataLoss, match="more is not listed"):
+        Bundle.open(tmp_path / "b").verify()
+    manifest = tmp_path / "b" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"weights":', '"weights": null, "weights":'))
+    with pytest.raises(DataLoss, match='has "weights" twice'):
+        Bundle.open(tmp_path / "b")
+    manifest.write_text('{"a":' * 100000)
+    with pytest.raises(DataLoss, match="not JSON"):
+        Bundle.open(tmp_path / "b")
+
+
+def _places(value, keys=()):
+    if keys:
+        yield keys
+    if isinstance(value, (dict, list)):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from _places(value[key], (*keys, key))
+
+
+def test_no_manifest_ends_in_another_error(tmp_path):
+    """Every field of both manifests deleted, and set to what it is not."""
+    path, original = tmp_path / "b", layered(tmp_path / "b")
+    manifest = json.loads((path / "manifest.json").read_text())
+    pick = random.Random(1).choice
+    for keys in [*_places(original), *(("manifest", *keys) for keys in _places(manifest))]:
+        for value in ("deleted", None, pick([-1, 1 << 70, 1.5, True]), pick(["", "../x", "\0"]), pick([[], {}, [1], {"a": 1}])):
+            document, of_all = json.loads(json.dumps(original)), json.loads(json.dumps(manifest))
+            place, rest = (of_all, keys[1:]) if keys[0] == "manifest" else (document, keys)
+            for key in rest[:-1]:
+                place = place[key]
+            if value == "deleted":
+                del place[rest[-1]]
+            else:
+                place[rest[-1]] = value
+            (path / "manifest.json").write_text(json.dumps(manifest))
+            write_method(path, document)
+            if keys[0] == "manifest":
+                (path / "manifest.json").write_text(json.dumps(of_all))
+            try:
+                read_all(path)
+            except QgemmError:
+                pass

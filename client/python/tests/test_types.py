@@ -8,7 +8,8 @@ import pytest
 from conftest import pick_message
 
 import qgemm
-from qgemm.bundle import _problem_from_json, _problem_to_json
+from qgemm.bundle_json import problem_from_json, problem_to_json
+from qgemm.json_fields import Fields
 from qgemm.progress import make_progress
 from qgemm.types import TuneProgress, TuneResult
 
@@ -42,10 +43,10 @@ def test_int8_activations_are_a_problem_of_their_own():
     assert qgemm.Problem.from_proto(int8.to_proto()) == int8.canonical()
     assert qgemm.Problem.from_proto(plain.to_proto()) == plain.canonical()
     assert str(int8) == "5376x4096 int4-g128-bf16 act bf16 as int8"
-    assert _problem_from_json(_problem_to_json(int8)) == int8.canonical()
-    before = _problem_to_json(plain)
+    assert problem_from_json(Fields(problem_to_json(int8), "problem")) == int8.canonical()
+    before = problem_to_json(plain)
     del before["act_quantization"]  # as it was written once
-    assert _problem_from_json(before) == plain.canonical()
+    assert problem_from_json(Fields(before, "problem")) == plain.canonical()
     with pytest.raises(ValueError, match='act_quantization "fp8" is not allowed: use int8, none'):
         qgemm.Problem(1, 32, act_quantization="fp8").to_proto()
 
