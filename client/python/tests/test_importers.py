@@ -325,6 +325,32 @@ def test_a_configuration_that_says_no_numbers_is_refused(tmp_path, config, says)
             open_checkpoint(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "weights, says",
+    [
+        (3, "must be objects"),
+        ({"num_bits": 4, "group_size": [32]}, r"group_size is \[32\]"),
+        ({"num_bits": 4, "group_size": 32, "symmetric": False}, "l.weight_zero_point is missing"),
+    ],
+)
+def test_a_compressed_tensors_configuration_that_does_not_fit_is_refused(tmp_path, weights, says):
+    tensors = {"l.weight_packed": np.zeros((8, 8), np.int32), "l.weight_shape": np.array([8, 64]),
+               "l.weight_scale": np.ones((8, 2), np.float16)}  # fmt: skip
+    write(tmp_path, {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}}, tensors)
+    with pytest.raises(ValueError, match=says):
+        open_checkpoint(tmp_path).read("l")
+
+
+def test_awq_zero_points_that_are_missing_are_named(tmp_path):
+    tensors = {"l.qweight": np.zeros((64, 2), np.int32), "l.scales": np.ones((2, 16), np.float16)}
+    config = {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}
+    write(tmp_path, {**config, "zero_point": True}, tensors)
+    with pytest.raises(MalformedTensor, match="l.qzeros is missing"):
+        open_checkpoint(tmp_path).read("l")
+    write(tmp_path, {**config, "zero_point": False}, tensors)
+    assert open_checkpoint(tmp_path).read("l").zero == "middle"
+
+
 def test_a_gguf_file_that_was_cut_names_tensor_and_offset(tmp_path):
     gguf = pytest.importorskip("gguf")
     path = tmp_path / "model.gguf"

@@ -140,6 +140,13 @@ class _Safetensors(Checkpoint):
     def layers(self):
         return [name[: -len(self.suffix)] for name in self._files.names() if name.endswith(self.suffix)]
 
+    def _zeros(self, layer, part, needed):
+        """Zero points; without them weights are symmetric, which the configuration may deny."""
+        found = self._optional(layer, part)
+        if found is None and needed:
+            raise MalformedTensor(f"{layer}.{part} is missing: by the configuration the weights have zero points")
+        return found
+
     def bias(self, name):
         found = self._optional(name, "bias")
         return None if found is None else _as_float(found)
@@ -197,11 +204,12 @@ class _Awq(_Safetensors):
         if version != "gemm" or bits != 4:
             raise ValueError(f"AWQ version {version!r} with {bits} bits is not supported: 'gemm' with 4 bits")
         self._group_size = _whole_number(config, "group_size", "q_group_size")
+        self._has_zeros = config.get("zero_point") is True
 
     def read(self, name):
         return awq.import_awq(
             self._part(name, "qweight"),
-            self._optional(name, "qzeros"),
+            self._zeros(name, "qzeros", self._has_zeros),
             self._part(name, "scales"),
             group_size=self._group_size,
             name=name,
@@ -219,8 +227,14 @@ class _CompressedTensors(_Safetensors):
         if not isinstance(groups, dict) or not all(isinstance(group, dict) for group in groups.values()):
             raise ValueError("quantization_config: config_groups must be an object of objects")
         self._groups = [group["weights"] for group in groups.values() if group.get("weights")]
-        if len({(_whole_number(weights, "num_bits"), weights.get("group_size")) for weights in self._groups}) != 1:
+        if not all(isinstance(weights, dict) for weights in self._groups):
+            raise ValueError("quantization_config: the weights of config_groups must be objects")
+        if len({(_whole_number(weights, "num_bits"), self._group_size(weights)) for weights in self._groups}) != 1:
             raise ValueError("config_groups with different weights are not supported: one width and group size for all")
+
+    @staticmethod
+    def _group_size(weights):
+        return -1 if weights.get("group_size") is None else _whole_number(weights, "group_size")
 
     def read(self, name):
         weights = self._groups[0]
@@ -228,10 +242,10 @@ class _CompressedTensors(_Safetensors):
             self._part(name, "weight_packed"),
             self._part(name, "weight_shape"),
             self._part(name, "weight_scale"),
-            self._optional(name, "weight_zero_point"),
+            self._zeros(name, "weight_zero_point", weights.get("symmetric") is False),
             self._optional(name, "weight_g_idx"),
             bits=weights["num_bits"],
-            group_size=-1 if weights.get("group_size") is None else _whole_number(weights, "group_size"),
+            group_size=self._group_size(weights),
             encoding=self._encoding,
             name=name,
         )
