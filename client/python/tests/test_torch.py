@@ -135,6 +135,56 @@ def test_types_that_no_kernel_has_are_named():
         layer(torch.zeros(1, 64))
 
 
+def _changed(**changes):
+    """A call of the operator, 4 rows of 64 with int4-g32 weights of 32 rows, with some arguments changed."""
+    q = qgemm.torch.QuantizedLinear.from_linear(torch.nn.Linear(64, 32, dtype=torch.bfloat16), "int4-g32")
+    given = {"x": torch.ones(4, 64, dtype=torch.bfloat16), "weights": q.weights, "scales": q.scales, "zeros": None, "steps": None,
+             "bias": q.bias, "residual": None, "n": 32, "format": "int4-g32-bf16", "activation": "none"}  # fmt: skip
+    given.update({name: change(given[name]) for name, change in changes.items()})
+    return torch.ops.qgemm.linear(*given.values())
+
+
+@pytest.mark.parametrize(
+    "error, says, changes",
+    [
+        (ValueError, "weights has 10 bytes: a weight of 32x64 in the format int4-g32-bf16 needs 2048", {"weights": lambda w: w[:10]}),
+        (ValueError, "scales has 256 bytes: a weight of 65x64", {"n": lambda n: 65, "weights": lambda w: w.repeat(2)}),
+        (ValueError, "weights has 2048 bytes: a weight of 3200x64", {"n": lambda n: 3200}),
+        (ValueError, "a weight of 0x64 is not allowed", {"n": lambda n: 0}),
+        (ValueError, "zeros is missing", {"format": lambda f: f + "-zint"}),
+        (ValueError, "bits 3 is not allowed", {"format": lambda f: "int3-g32"}),
+        (ValueError, "is not a multiple|must be a multiple of 32", {"x": lambda x: x[:, :40]}),
+        (ValueError, 'activation "tanh" is not allowed', {"activation": lambda a: "tanh"}),
+        (TypeError, "weights must be contiguous bytes", {"weights": lambda w: w.view(torch.int8)}),
+        (TypeError, "scales must be contiguous bytes", {"scales": lambda s: s.repeat(2)[::2]}),
+        (ValueError, r"bias has the shape \(3,\): it must be \(32,\)", {"bias": lambda b: b[:3]}),
+        (TypeError, "bias must be of x's type", {"bias": lambda b: b.float()}),
+        (ValueError, r"residual has the shape \(1, 32\)", {"residual": lambda r: torch.ones(1, 32, dtype=torch.bfloat16)}),
+        (TypeError, "residual must be of x's type", {"residual": lambda r: torch.ones(4, 32)}),
+        (ValueError, "x is one number", {"x": lambda x: x[0, 0]}),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_named(error, says, changes):
+    assert _changed().shape == (4, 32)
+    with pytest.raises(error, match=says):
+        _changed(**changes)
+
+
+def test_x_of_another_width_is_refused_where_padding_would_hide_it():
+    q = qgemm.torch.QuantizedLinear.from_linear(torch.nn.Linear(64, 32, dtype=torch.bfloat16), "int4-g32")
+    with pytest.raises(ValueError, match=r"x has the shape \(4, 32\): its last dimension must be in_features, 64"):
+        q(torch.ones(4, 32, dtype=torch.bfloat16))
+    q.permutation = torch.arange(64)
+    with pytest.raises(ValueError, match="in_features, 64"):
+        q(torch.ones(4, 128, dtype=torch.bfloat16))
+
+
+def test_a_layer_whose_bias_was_converted_says_so():
+    q = qgemm.torch.QuantizedLinear.from_linear(torch.nn.Linear(64, 32, dtype=torch.bfloat16), "int4-g32").float()
+    with pytest.raises(TypeError, match="bias must be of x's type, torch.bfloat16"):
+        q(torch.ones(4, 64, dtype=torch.bfloat16))
+
+
 def test_quantize_replaces_what_it_can_and_says_what_it_left():
     model = seeded(Mlp)
     report = qgemm.torch.quantize_(model, format="int4-g64")

@@ -112,6 +112,8 @@ class QuantizedLinear(nn.Module):
     def forward(self, x, residual=None):
         if (residual is not None) != self.residual:
             raise ValueError(f"a residual is {'missing' if self.residual else 'given'}: the layer is made for the other case")
+        if x.shape[-1:] != (self.in_features,):
+            raise ValueError(f"x has the shape {tuple(x.shape)}: its last dimension must be in_features, {self.in_features}")
         if self.permutation is not None:
             x = x.index_select(-1, self.permutation)
         return linear(

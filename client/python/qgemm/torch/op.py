@@ -4,12 +4,13 @@ On CUDA it launches the tuned kernel of its problem and M from KERNELS, on the c
 and multiplies in fp32 (with act_quantization "int8": what X's bytes are worth), so that the same program runs there. A fake implementation serves torch.compile and torch.export.
 """
 
+import dataclasses
 import functools
 import threading
 
 import torch
 
-from qgemm.packing import Packed, dequantize, unpack
+from qgemm.packing import Packed, check_format, dequantize, packed_sizes, unpack
 from qgemm.torch.driver import driver
 from qgemm.torch.kernels import KERNELS
 from qgemm.torch.workspace import Workspaces
@@ -25,16 +26,55 @@ _library.define(
 )
 
 
-@functools.lru_cache(maxsize=None)
-def problem_of(n, k, format, dtype, bias, activation="none", gated=False, residual=False, act_quantization="none"):
-    """The canonical Problem of a call."""
+def _act_of(dtype):
     act = _ACTIVATIONS.get(dtype)
     if act is None:
         raise TypeError(f"x has the type {dtype}: allowed are torch.bfloat16 and torch.float16")
+    return act
+
+
+@functools.lru_cache(maxsize=None)
+def problem_of(n, k, format, dtype, bias, activation="none", gated=False, residual=False, act_quantization="none"):
+    """The canonical Problem of a call."""
     f = WeightFormat.parse(format)
     return Problem(
-        n, k, f, act, bias, activation=activation, gated=gated, residual=residual, act_quantization=act_quantization
+        n, k, f, _act_of(dtype), bias, activation=activation, gated=gated, residual=residual, act_quantization=act_quantization
     ).canonical()
+
+
+@functools.lru_cache(maxsize=None)
+def _plane_bytes(n, k, format):
+    f = WeightFormat.parse(format)
+    check_format(f if f.scale else dataclasses.replace(f, scale="bf16"))
+    if n < 1 or k < 1 or k % (f.group_size or 8):
+        raise ValueError(f"a weight of {n}x{k} is not allowed: k must be a multiple of {f.group_size or 8}, n at least 1")
+    sizes = packed_sizes(n, k, f)
+    return sizes.weight_bytes, sizes.scale_bytes, sizes.zero_bytes, sizes.step_bytes
+
+
+def _check(x, planes, bias, residual, n, format, activation, gated):
+    """ValueError or TypeError names the tensor that does not fit: a kernel would read past its end, or other numbers."""
+    _act_of(x.dtype)
+    if x.dim() == 0:
+        raise ValueError("x is one number: it must have rows of K")
+    for name, plane, size in zip(("weights", "scales", "zeros", "steps"), planes, _plane_bytes(n, x.shape[-1], format)):
+        if (0 if plane is None else plane.numel()) != size:
+            has = "is missing" if plane is None else f"has {plane.numel()} bytes"
+            raise ValueError(f"{name} {has}: a weight of {n}x{x.shape[-1]} in the format {format} needs {size}")
+        if plane is not None and (plane.dtype != torch.uint8 or plane.device != x.device or not plane.is_contiguous()):
+            raise TypeError(f"{name} must be contiguous bytes (uint8) on {x.device}: they are {plane.dtype} on {plane.device}")
+    if activation not in _FUNCTIONS:
+        raise ValueError(f'activation "{activation}" is not allowed: use {", ".join(_FUNCTIONS)}')
+    rows = (*x.shape[:-1], n // 2 if gated else n)
+    for name, tensor, shape in (("bias", bias, (n,)), ("residual", residual, rows)):
+        if tensor is None:
+            continue
+        if tuple(tensor.shape) != shape:
+            raise ValueError(f"{name} has the shape {tuple(tensor.shape)}: it must be {shape}")
+        if tensor.dtype != x.dtype or tensor.device != x.device:
+            raise TypeError(f"{name} must be of x's type, {x.dtype} on {x.device}: it is {tensor.dtype} on {tensor.device}")
+    if bias is not None and not bias.is_contiguous():
+        raise TypeError("bias must be contiguous")
 
 
 @torch.library.register_fake("qgemm::linear", lib=_library)
@@ -68,6 +108,7 @@ _QUANTIZED = {"none": lambda x: x.float(), "int8": as_int8}
 
 def _on_cpu(x, weights, scales, zeros, steps, bias, residual, n, format, activation="none", gated=False,
             act_quantization="none"):  # fmt: skip
+    _check(x, (weights, scales, zeros, steps), bias, residual, n, format, activation, gated)
     k = x.shape[-1]
     f = problem_of(n, k, format, x.dtype, bias is not None).format
     dense = dequantize(unpack(Packed(f, n, k, weights, scales, zeros, steps)))
@@ -118,6 +159,7 @@ def _rows(tensor, columns):
 
 def _on_cuda(x, weights, scales, zeros, steps, bias, residual, n, format, activation="none", gated=False,
              act_quantization="none"):  # fmt: skip
+    _check(x, (weights, scales, zeros, steps), bias, residual, n, format, activation, gated)
     k, columns = x.shape[-1], n // 2 if gated else n
     y = torch.empty((*x.shape[:-1], columns), dtype=x.dtype, device=x.device)
     rows, ldx = _rows(x, k)
