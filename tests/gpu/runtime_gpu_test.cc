@@ -14,6 +14,7 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "client/bundle/bundle.h"
@@ -54,12 +55,37 @@ class RuntimeGpuTest : public GpuTest {
     ASSERT_TRUE((*writer)->Finish().ok());
     method_.layers = std::move(layers);
   }
-  absl::StatusOr<std::unique_ptr<Runtime>> Load() {
+  absl::StatusOr<std::unique_ptr<Runtime>> Load(int ordinal = 0) {
     auto bundle = Bundle::Open(folder_ / "b");
     if (!bundle.ok()) return bundle.status();
-    auto launch_device = LaunchDevice::Open(0);
+    auto launch_device = LaunchDevice::Open(ordinal);
     if (!launch_device.ok()) return launch_device.status();
     return LoadRuntime(*std::move(bundle), method_, *std::move(launch_device));
+  }
+  // Random codes with small positive scales.
+  static CanonicalWeights RandomWeights(const Problem& problem, std::mt19937& random) {
+    CanonicalWeights weights;
+    weights.n = problem.n;
+    weights.k = problem.k;
+    weights.format = problem.signature.format;
+    weights.codes.resize(problem.n * problem.k);
+    for (uint8_t& code : weights.codes) code = random() % 16;
+    weights.scales.assign(problem.n * weights.groups(), ScalarFromDouble(0.015625, ScalarType::kBf16));
+    return weights;
+  }
+  static std::vector<uint16_t> RandomX(int64_t count, std::mt19937& random) {
+    std::vector<uint16_t> x(count);
+    for (uint16_t& value : x) value = ScalarFromDouble((random() % 1000) / 500.0 - 1, ScalarType::kBf16);
+    return x;
+  }
+  static double RelativeError(const std::vector<uint16_t>& y, const std::vector<double>& expected) {
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < y.size(); ++i) {
+      const double error = ScalarToDouble(y[i], ScalarType::kBf16) - expected[i];
+      difference += error * error;
+      norm += expected[i] * expected[i];
+    }
+    return std::sqrt(difference / norm);
   }
 
   TemporaryFolder folder_;
@@ -172,14 +198,8 @@ TEST_F(RuntimeGpuTest, ASimilarPicksKernelIsRightForTheLayersOwnShape) {
   const auto runtime = Load();
   ASSERT_TRUE(runtime.ok()) << runtime.status();
 
-  CanonicalWeights weights;
-  weights.n = problem.n;
-  weights.k = problem.k;
-  weights.format = problem.signature.format;
   std::mt19937 random(3);
-  weights.codes.resize(problem.n * problem.k);
-  for (uint8_t& code : weights.codes) code = random() % 16;
-  weights.scales.assign(problem.n * weights.groups(), ScalarFromDouble(0.015625, ScalarType::kBf16));
+  const CanonicalWeights weights = RandomWeights(problem, random);
   const auto packed = Pack(weights);
   ASSERT_TRUE(packed.ok()) << packed.status();
   const auto planes = Upload(packed->weights);
@@ -188,8 +208,7 @@ TEST_F(RuntimeGpuTest, ASimilarPicksKernelIsRightForTheLayersOwnShape) {
     const auto selected = (*runtime)->Select(0, m);
     ASSERT_TRUE(selected.ok()) << selected.status();
     EXPECT_TRUE(selected->is_similar);
-    std::vector<uint16_t> x(m * problem.k);
-    for (uint16_t& value : x) value = ScalarFromDouble((random() % 1000) / 500.0 - 1, ScalarType::kBf16);
+    const std::vector<uint16_t> x = RandomX(m * problem.k, random);
     const std::vector<double> expected = ReferenceGemm(weights, x, m, ScalarType::kBf16, {});
     const auto x_memory = Upload(x);
     const auto y_memory = Upload(std::vector<uint16_t>(m * problem.n));
@@ -210,14 +229,71 @@ TEST_F(RuntimeGpuTest, ASimilarPicksKernelIsRightForTheLayersOwnShape) {
     std::vector<uint16_t> y(m * problem.n);
     const absl::Status copied = (*runtime)->CopyOut(y.data(), launch.y, static_cast<int64_t>(y.size() * 2));
     ASSERT_TRUE(copied.ok()) << copied;
-    double difference = 0, norm = 0;
-    for (size_t i = 0; i < y.size(); ++i) {
-      const double error = ScalarToDouble(y[i], ScalarType::kBf16) - expected[i];
-      difference += error * error;
-      norm += expected[i] * expected[i];
-    }
-    EXPECT_LE(std::sqrt(difference / norm), 3e-3) << m;
+    EXPECT_LE(RelativeError(y, expected), 3e-3) << m;
   }
+}
+
+TEST_F(RuntimeGpuTest, TwoDevicesRunOneBundleAtOnce) {
+  if (absl::IsUnavailable(LaunchDevice::Open(1).status())) GTEST_SKIP() << "there is one GPU";
+  constexpr int64_t kM = 8;
+  const Problem problem{384, 2048, {}};
+  MakeBundle({{"layer", problem, "", {SamplePick(8, kPointers, 4, problem)}}});
+  std::mt19937 random(7);
+  const CanonicalWeights weights = RandomWeights(problem, random);
+  const auto packed = Pack(weights);
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  const std::vector<uint16_t> x = RandomX(kM * problem.k, random);
+  const std::vector<double> expected = ReferenceGemm(weights, x, kM, ScalarType::kBf16, {});
+
+  struct OfDevice {
+    std::unique_ptr<Runtime> runtime;
+    LayerLaunch launch;
+    std::vector<uint16_t> y = std::vector<uint16_t>(kM * 384);
+  };
+  std::array<OfDevice, 2> devices;
+  for (int ordinal = 0; ordinal < 2; ++ordinal) {
+    auto loaded = Load(ordinal);
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    OfDevice& here = devices[ordinal];
+    here.runtime = *std::move(loaded);
+    const auto put = [&](const auto& values) {
+      const auto bytes = static_cast<int64_t>(values.size() * sizeof(values[0]));
+      const auto address = here.runtime->AllocateMemory(bytes);
+      EXPECT_TRUE(address.ok()) << address.status();
+      EXPECT_TRUE(here.runtime->CopyIn(*address, values.data(), bytes).ok());
+      return *address;
+    };
+    here.launch.m = kM;
+    here.launch.x = put(x);
+    here.launch.ldx = problem.k;
+    here.launch.y = put(here.y);
+    here.launch.ldy = problem.n;
+    here.launch.weights = put(packed->weights);
+    here.launch.scales = put(packed->scales);
+    const auto workspace = here.runtime->AllocateWorkspace(kM);
+    ASSERT_TRUE(workspace.ok()) << workspace.status();
+    here.launch.workspace = *workspace;
+  }
+  // One thread launches on both in turn, two others on one each.
+  const auto launch_on = [](std::initializer_list<OfDevice*> some) {
+    for (int i = 0; i < 100; ++i) {
+      for (OfDevice* here : some) {
+        const absl::Status launched = here->runtime->Launch(0, here->launch);
+        EXPECT_TRUE(launched.ok()) << launched;
+      }
+    }
+  };
+  launch_on({&devices[0], &devices[1]});
+  std::thread first([&] { launch_on({&devices[0]}); }), second([&] { launch_on({&devices[1]}); });
+  first.join();
+  second.join();
+  for (OfDevice& here : devices) {
+    const auto bytes = static_cast<int64_t>(here.y.size() * 2);
+    const absl::Status copied = here.runtime->CopyOut(here.y.data(), here.launch.y, bytes);
+    ASSERT_TRUE(copied.ok()) << copied;
+    EXPECT_LE(RelativeError(here.y, expected), 3e-3);
+  }
+  EXPECT_EQ(devices[0].y, devices[1].y);
 }
 
 TEST_F(RuntimeGpuTest, GraphsWithWorkspacesOfTheirOwnAreReplayedAtOnce) {
@@ -258,9 +334,7 @@ TEST_F(RuntimeGpuTest, GraphsWithWorkspacesOfTheirOwnAreReplayedAtOnce) {
     c.graph.emplace(*std::move(graph));
   };
   for (Case& c : cases) {
-    std::vector<uint16_t> x(8 * problem.k);
-    for (uint16_t& value : x) value = ScalarFromDouble((random() % 1000) / 500.0 - 1, ScalarType::kBf16);
-    c.x = Upload(x);
+    c.x = Upload(RandomX(8 * problem.k, random));
     c.y = Upload(std::vector<uint16_t>(8 * problem.n));
     ASSERT_TRUE(device().Synchronize().ok());
     c.launch.m = 8;
