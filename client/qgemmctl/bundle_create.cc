@@ -197,17 +197,23 @@ absl::StatusOr<Kernels> FromDaemon(const BundleCreateArguments& arguments,
 absl::StatusOr<Kernels> FromBundle(const std::string& path) {
   QGEMM_ASSIGN_OR_RETURN(const Bundle bundle, Bundle::Open(path));
   Kernels out;
+  for (const BundleKernel& kernel : bundle.manifest().kernels) {
+    QGEMM_ASSIGN_OR_RETURN(const absl::string_view cubin, bundle.Cubin(kernel.sha256));
+    out.kernels[kernel.sha256] = {kernel, std::string(cubin)};
+  }
   for (const BundleManifest::File& file : bundle.manifest().methods) {
     QGEMM_ASSIGN_OR_RETURN(const BundleMethod method, bundle.Method(file.name));
     for (const BundleLayer& layer : method.layers) {
       for (const BundlePick& pick : layer.picks) {
+        const auto kernel = out.kernels.find(pick.kernel_sha256);
+        const absl::Status access =
+            kernel != out.kernels.end()
+                ? CheckAccess(kernel->second.first, pick.launch)
+                : absl::DataLossError(absl::StrCat("kernel ", pick.kernel_sha256, " is not listed"));
+        if (!access.ok()) return absl::Status(access.code(), absl::StrCat(path, ": ", access.message()));
         out.picks.emplace(PickKey(ProblemName(layer.problem), pick.m_bucket), pick);
       }
     }
-  }
-  for (const BundleKernel& kernel : bundle.manifest().kernels) {
-    QGEMM_ASSIGN_OR_RETURN(const absl::string_view cubin, bundle.Cubin(kernel.sha256));
-    out.kernels[kernel.sha256] = {kernel, std::string(cubin)};
   }
   return out;
 }

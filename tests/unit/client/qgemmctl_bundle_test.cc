@@ -135,6 +135,29 @@ TEST_F(QgemmctlBundle, ThePicksOfABundleMakeTheSameBytesWithoutADaemon) {
   EXPECT_FALSE(std::filesystem::exists(Path("c.tar")));
 }
 
+TEST_F(QgemmctlBundle, PicksOfADamagedBundleAreNotTaken) {
+  const auto create = [&](const char* name, const std::vector<std::string>& more) {
+    std::vector<std::string> line = {"bundle",  "create", "-o",       Path(name),
+                                     "--shape", "64x128", "--method", "decode=1"};
+    line.insert(line.end(), more.begin(), more.end());
+    return Run(line);
+  };
+  ASSERT_EQ(create("a", {}), 0) << err_;
+  const std::string manifest = ReadFile(Path("a/manifest.json"));
+  // By the second the kernel writes x, which its launch does not say.
+  const std::string parameter = R"({"index": 0, "read": true, "written": true, "alignment": 16})";
+  for (const auto& [access, what] :
+       {std::pair(std::string(R"({"parameters": [7]})"), "parameter must be an object"),
+        std::pair(R"({"parameters": [)" + parameter + "]}", "writes argument 'x'")}) {
+    json changed = json::parse(manifest);
+    changed["kernels"][0]["access"] = json::parse(access);
+    std::ofstream(Path("a/manifest.json")) << changed.dump();
+    EXPECT_EQ(create("b", {"--picks", Path("a")}), 8);
+    EXPECT_THAT(err_, HasSubstr(what));
+    EXPECT_FALSE(std::filesystem::exists(Path("b")));
+  }
+}
+
 TEST_F(QgemmctlBundle, WhatIsNotTunedIsRefusedWhereTuningIsOff) {
   daemon_.answers().lookup = [](const v1::LookupRequest& request, v1::LookupResponse* response) {
     for (int i = 0; i < request.keys_size(); ++i) response->add_answers()->set_miss_reason("was never tuned");
