@@ -34,14 +34,6 @@ struct CreatedBundle {
 [[nodiscard]] absl::StatusOr<CreatedBundle> CreateBundle(const BundleCreateArguments& arguments,
                                                          Client& client);
 
-// Layers as canonical weights say: tensors "<layer>.codes" [N, K] U8, ".scales" [N, groups] BF16 or F16, and
-// where the format has them ".zeros" U8, ".offsets" as the scales, ".scale_codes" and ".offset_codes" I8,
-// ".bias" [N] in the activation type; ".bits" U8 [1], else `bits`. `act` and `quantization` are what the file
-// does not say. InvalidArgument names the tensor; a layer has no others.
-[[nodiscard]] absl::StatusOr<std::vector<BundleLayer>> LayersOfWeights(const std::string& path, int bits,
-                                                                       ScalarType act,
-                                                                       ActivationQuantization quantization);
-
 }  // namespace qgemm
 
 #endif  // QGEMM_CLIENT_QGEMMCTL_BUNDLE_CREATE_H_
