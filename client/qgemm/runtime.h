@@ -68,8 +68,9 @@ struct SelectedKernel {
 // graph.
 class Runtime {
  public:
-  // NotFound: no such bundle or method; DataLoss: it is damaged; FailedPrecondition: another version, or a
-  // kernel that is not for this device; Unavailable: no driver or device.
+  // NotFound: no such bundle or method; DataLoss: it is damaged, or a kernel writes what its launch does not
+  // say; FailedPrecondition: another version, or a kernel that is not for this device; Unavailable: no driver
+  // or device.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Runtime>> Load(const std::string& bundle_path,
                                                                      absl::string_view method,
                                                                      int device_ordinal);
@@ -103,9 +104,9 @@ class Runtime {
   [[nodiscard]] virtual absl::StatusOr<WorkspaceMemory> AllocateWorkspaceForGraph(int64_t max_m,
                                                                                   void* stream) = 0;
 
-  // InvalidArgument names the layer, the argument and what is wrong: not aligned, missing, an M that no
-  // kernel serves, a workspace that is too small, a Y that lies over X or the residual (in its own place a
-  // residual may be).
+  // InvalidArgument names the layer, the argument and what is wrong: not aligned, missing, a bias or residual
+  // that the layer does not add, an M that no kernel serves, rows that lie in each other, a workspace that is
+  // too small, a Y that lies over X or the residual (in its own place a residual may be).
   [[nodiscard]] virtual absl::Status Launch(int layer, const LayerLaunch& launch) = 0;
 
   // For programs without CUDA code of their own: zeroed device memory, freed with the runtime, and copies

@@ -43,11 +43,16 @@ class BundleRuntime final : public Runtime {
   void FreeWorkspace(const WorkspaceMemory& workspace) override { device_->Free(workspace.address); }
   absl::Status Launch(int index, const LayerLaunch& launch) override;
 
-  absl::StatusOr<uint64_t> AllocateMemory(int64_t bytes) override { return device_->Allocate(bytes); }
+  absl::StatusOr<uint64_t> AllocateMemory(int64_t bytes) override {
+    if (bytes >= 1) return device_->Allocate(bytes);
+    return absl::InvalidArgumentError(absl::StrCat(bytes, " bytes cannot be allocated"));
+  }
   absl::Status CopyIn(uint64_t address, const void* bytes, int64_t count) override {
+    QGEMM_RETURN_IF_ERROR(CheckCopy(bytes, count));
     return device_->CopyIn(address, absl::string_view(static_cast<const char*>(bytes), count));
   }
   absl::Status CopyOut(void* bytes, uint64_t address, int64_t count) override {
+    QGEMM_RETURN_IF_ERROR(CheckCopy(bytes, count));
     return device_->CopyOut(address, absl::MakeSpan(static_cast<char*>(bytes), count));
   }
 
@@ -62,6 +67,8 @@ class BundleRuntime final : public Runtime {
   struct Layer {
     LayerInfo info;
     int y_bytes = 2;  // of a number
+    // What its kernels read without asking whether it is there.
+    bool has_zeros = false, has_steps = false, has_bias = false, has_residual = false;
     std::vector<Pick> picks;
     // Of each bucket of the ladder: places in `picks`, the first that may run the real M is used.
     std::array<std::vector<int>, kBuckets> choices;
@@ -71,6 +78,9 @@ class BundleRuntime final : public Runtime {
   // The pick for m rows; null: none.
   const Pick* Choose(const Layer& layer, int64_t m) const;
   absl::Status NoKernel(const Layer& layer, int64_t m) const;
+  static absl::Status CheckCopy(const void* bytes, int64_t count);
+  static absl::Status CheckRows(const Layer& layer, const LayerLaunch& launch);
+  static absl::Status CheckGiven(const Layer& layer, const LaunchOperands& operands);
   static absl::Status CheckAliases(const Layer& layer, const LayerLaunch& launch);
   absl::Status InLayer(const Layer& layer, const absl::Status& status) const;
 
@@ -92,23 +102,23 @@ absl::Status BundleRuntime::Prepare() {
     for (const BundlePick& pick : method_.layers[i].picks) needs(pick, pick.launch);
     for (const SimilarPick& pick : similar[i]) needs(*pick.tuned, pick.launch);
   }
+  std::map<std::string, const BundleKernel*> listed;
+  for (const BundleKernel& kernel : bundle_.manifest().kernels) listed[kernel.sha256] = &kernel;
   std::map<std::string, std::pair<LaunchFunction, bool>> functions;
   for (const auto& [sha256, bytes] : smem_bytes) {
-    const auto listed =
-        std::find_if(bundle_.manifest().kernels.begin(), bundle_.manifest().kernels.end(),
-                     [&sha = sha256](const BundleKernel& kernel) { return kernel.sha256 == sha; });
-    if (listed == bundle_.manifest().kernels.end()) {
+    const auto kernel = listed.find(sha256);
+    if (kernel == listed.end()) {
       return absl::DataLossError(
           absl::StrCat(bundle_.path(), ": kernel ", sha256, " is not in its manifest"));
     }
     QGEMM_ASSIGN_OR_RETURN(const absl::string_view cubin, bundle_.Cubin(sha256));
-    const absl::StatusOr<LaunchFunction> function = device_->LoadKernel(cubin, listed->entry, bytes);
+    const absl::StatusOr<LaunchFunction> function = device_->LoadKernel(cubin, kernel->second->entry, bytes);
     if (!function.ok()) {
       return absl::Status(function.status().code(),
-                          absl::StrCat("kernel ", sha256, " for ", listed->arch, " on a device of ",
+                          absl::StrCat("kernel ", sha256, " for ", kernel->second->arch, " on a device of ",
                                        device_->arch(), ": ", function.status().message()));
     }
-    functions[sha256] = {*function, listed->programmatic};
+    functions[sha256] = {*function, kernel->second->programmatic};
   }
   const absl::Span<const int> ladder = BucketLadder();
   for (size_t i = 0; i < method_.layers.size(); ++i) {
@@ -121,8 +131,17 @@ absl::Status BundleRuntime::Prepare() {
                   method_.static_m,
                   ProblemName(from.problem),
                   !from.weight_key.empty()};
-    layer.y_bytes = from.problem.signature.out == ScalarType::kFp32 ? 4 : 2;
+    const KernelSignature& signature = from.problem.signature;
+    layer.y_bytes = signature.out == ScalarType::kFp32 ? 4 : 2;
+    layer.has_zeros = signature.format.zero_point != ZeroPoint::kNone;
+    layer.has_steps = signature.format.scale_levels == 2;
+    layer.has_bias = signature.epilogue.bias;
+    layer.has_residual = signature.epilogue.residual;
     const auto add = [&](const BundlePick& pick, const LaunchSpec& launch, bool is_similar) -> absl::Status {
+      const absl::Status access = CheckAccess(*listed[pick.kernel_sha256], launch);
+      if (!access.ok()) {
+        return absl::Status(access.code(), absl::StrCat(bundle_.path(), ": ", access.message()));
+      }
       const auto& [function, waits] = functions[pick.kernel_sha256];
       QGEMM_ASSIGN_OR_RETURN(std::unique_ptr<PreparedKernel> kernel,
                              PreparedKernel::Create(launch, function, *device_));
@@ -223,6 +242,7 @@ absl::StatusOr<SelectedKernel> BundleRuntime::Select(int layer, int64_t m) const
 }
 
 WorkspaceMemory BundleRuntime::WorkspaceFor(int64_t max_m) const {
+  max_m = std::clamp<int64_t>(max_m, 0, INT32_MAX);  // no launch has more
   int64_t tickets = 0, partials = 0;
   for (const Layer& layer : layers_) {
     for (size_t i = 0; i < kBuckets; ++i) {
@@ -259,6 +279,48 @@ absl::Status BundleRuntime::InLayer(const Layer& layer, const absl::Status& stat
   return absl::Status(status.code(), absl::StrCat("layer ", layer.info.name, ": ", status.message()));
 }
 
+absl::Status BundleRuntime::CheckCopy(const void* bytes, int64_t count) {
+  if (count >= 0 && (bytes != nullptr || count == 0)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(count, " bytes of ", bytes == nullptr ? "NULL" : "memory", " cannot be copied"));
+}
+
+// Rows that are not 16-byte aligned, or lie in each other, end in the GPU's fault or in wrong numbers.
+absl::Status BundleRuntime::CheckRows(const Layer& layer, const LayerLaunch& launch) {
+  const LayerInfo& info = layer.info;
+  if (launch.ldx < info.k || launch.ldx % 8 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ldx = ", launch.ldx, " is not a multiple of 8 of at least K = ", info.k));
+  }
+  if (launch.ldy < info.y_columns) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ldy = ", launch.ldy, " is less than the ", info.y_columns, " columns of Y"));
+  }
+  if (layer.has_residual && launch.ldr < info.y_columns) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ldr = ", launch.ldr, " is less than the ", info.y_columns, " columns of the residual"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BundleRuntime::CheckGiven(const Layer& layer, const LaunchOperands& operands) {
+  const auto check = [](const char* argument, bool needed, uint64_t address) -> absl::Status {
+    if (!needed || address != 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("argument '", argument, "' is null; the layer has it"));
+  };
+  QGEMM_RETURN_IF_ERROR(check("zeros", layer.has_zeros, operands.zeros));
+  QGEMM_RETURN_IF_ERROR(check("steps", layer.has_steps, operands.steps));
+  QGEMM_RETURN_IF_ERROR(check("bias", layer.has_bias, operands.bias));
+  QGEMM_RETURN_IF_ERROR(check("residual", layer.has_residual, operands.residual));
+  if (!layer.has_bias && operands.bias != 0) {
+    return absl::InvalidArgumentError("a bias is given; the layer adds none");
+  }
+  if (!layer.has_residual && operands.residual != 0) {
+    return absl::InvalidArgumentError("a residual is given; the layer adds none");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status BundleRuntime::CheckAliases(const Layer& layer, const LayerLaunch& launch) {
   const LayerInfo& info = layer.info;
   const uint64_t y_end = launch.y + ((launch.m - 1) * launch.ldy + info.y_columns) * layer.y_bytes;
@@ -290,6 +352,7 @@ absl::Status BundleRuntime::Launch(int index, const LayerLaunch& launch) {
   const Pick& pick = *chosen;
   const LaunchSpec& spec = pick.kernel->spec();
 
+  if (absl::Status rows = CheckRows(layer, launch); !rows.ok()) return InLayer(layer, rows);
   if (absl::Status aliases = CheckAliases(layer, launch); !aliases.ok()) return InLayer(layer, aliases);
 
   LaunchOperands operands;
@@ -306,6 +369,7 @@ absl::Status BundleRuntime::Launch(int index, const LayerLaunch& launch) {
   operands.zeros = own_planes ? layer.planes.zeros : launch.zeros;
   operands.steps = own_planes ? layer.planes.steps : launch.steps;
   operands.bias = launch.bias != 0 ? launch.bias : layer.planes.bias;
+  if (absl::Status given = CheckGiven(layer, operands); !given.ok()) return InLayer(layer, given);
   if (const int64_t bytes = spec.WorkspaceBytes(launch.m); bytes > 0) {
     // Tickets end where the partials begin, at one place for all kernels: no kernel's partials lie over
     // another's tickets.

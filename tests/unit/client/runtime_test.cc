@@ -267,7 +267,7 @@ TEST_F(RuntimeTest, NamesTheArgumentThatIsNotAligned) {
               HasSubstr("layer q: argument 'x' at 0x1002 is not aligned to 16 bytes"));
 }
 
-TEST_F(RuntimeTest, YOverXOrTheResidualIsRefused) {
+TEST_F(RuntimeTest, YOverXIsRefused) {
   const auto runtime = Load("decode");
   ASSERT_TRUE((*runtime)->UploadWeights().ok());
   LayerLaunch launch = SomeLaunch(**runtime, 1);
@@ -282,11 +282,6 @@ TEST_F(RuntimeTest, YOverXOrTheResidualIsRefused) {
     launch.y = y;
     EXPECT_TRUE((*runtime)->Launch(0, launch).ok()) << y;
   }
-  launch.ldr = 128;
-  launch.residual = launch.y;
-  EXPECT_TRUE((*runtime)->Launch(0, launch).ok());
-  launch.residual = launch.y + 16;
-  EXPECT_THAT(std::string((*runtime)->Launch(0, launch).message()), HasSubstr("overlaps the residual"));
 }
 
 TEST_F(RuntimeTest, TicketsOfAllKernelsEndAtOnePlace) {
@@ -542,6 +537,119 @@ TEST_F(SimilarTest, AStaticMethodSelectsNothing) {
   Load();
   EXPECT_FALSE(runtime_->Select(0, 3)->is_similar);
   EXPECT_TRUE(absl::IsInvalidArgument(runtime_->Select(0, 9).status()));
+}
+
+// ---- what a launch must bring ----
+
+// Layer "q" with zero points, bias and residual, whose weights the caller brings.
+class OperandsTest : public SimilarTest {
+ protected:
+  OperandsTest() {
+    q().problem.signature.format.zero_point = ZeroPoint::kInteger;
+    q().problem.signature.epilogue.bias = true;
+    q().problem.signature.epilogue.residual = true;
+    Tune(q(), 8, kMmaConfig, 2);
+    Tune(r(), 8, kMmaConfig, 2);
+    Load();
+  }
+  LayerLaunch Whole() {
+    LayerLaunch launch = SomeLaunch(3);
+    launch.ldy = launch.ldr = 128;
+    launch.zeros = 0x5000;
+    launch.bias = 0x6000;
+    launch.residual = 0x30000000;
+    return launch;
+  }
+  std::string Refusal(int layer, const LayerLaunch& launch) {
+    const absl::Status status = runtime_->Launch(layer, launch);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_TRUE(device_->launches.empty());
+    return std::string(status.message());
+  }
+};
+
+TEST_F(OperandsTest, AreAllThatTheKernelReads) {
+  for (const auto& [argument, member] : {std::pair("zeros", &LayerLaunch::zeros),
+                                         {"bias", &LayerLaunch::bias},
+                                         {"residual", &LayerLaunch::residual}}) {
+    LayerLaunch launch = Whole();
+    launch.*member = 0;
+    EXPECT_EQ(Refusal(0, launch),
+              absl::StrCat("layer q: argument '", argument, "' is null; the layer has it"));
+  }
+  EXPECT_TRUE(runtime_->Launch(0, Whole()).ok());
+}
+
+TEST_F(OperandsTest, AreNotMoreThanTheLayerAdds) {
+  LayerLaunch launch = SomeLaunch(3);
+  launch.bias = 0x6000;
+  EXPECT_EQ(Refusal(1, launch), "layer r: a bias is given; the layer adds none");
+  launch.bias = 0;
+  launch.residual = 0x30000000;
+  EXPECT_EQ(Refusal(1, launch), "layer r: a residual is given; the layer adds none");
+  launch.residual = 0;
+  EXPECT_TRUE(runtime_->Launch(1, launch).ok());
+}
+
+TEST_F(OperandsTest, HaveRowsThatAreAlignedAndApart) {
+  for (const int64_t ldx : {0, 248, 257, 260, -256}) {
+    LayerLaunch launch = Whole();
+    launch.ldx = ldx;
+    EXPECT_EQ(Refusal(0, launch),
+              absl::StrCat("layer q: ldx = ", ldx, " is not a multiple of 8 of at least K = 256"));
+  }
+  LayerLaunch launch = Whole();
+  launch.ldy = 127;
+  EXPECT_EQ(Refusal(0, launch), "layer q: ldy = 127 is less than the 128 columns of Y");
+  launch = Whole();
+  launch.ldr = 127;
+  EXPECT_EQ(Refusal(0, launch), "layer q: ldr = 127 is less than the 128 columns of the residual");
+}
+
+TEST_F(OperandsTest, TheResidualMayLieInYsOwnPlaceAndNoOther) {
+  LayerLaunch launch = Whole();
+  launch.residual = launch.y + 16;
+  EXPECT_THAT(Refusal(0, launch), HasSubstr("overlaps the residual"));
+  launch.residual = launch.y;
+  EXPECT_TRUE(runtime_->Launch(0, launch).ok());
+}
+
+TEST_F(OperandsTest, AWorkspaceForAnyMIsFinite) {
+  const WorkspaceMemory most = runtime_->WorkspaceFor(INT32_MAX);
+  EXPECT_GT(most.bytes, 0);
+  EXPECT_EQ(runtime_->WorkspaceFor(INT64_MAX).bytes, most.bytes);
+  EXPECT_EQ(runtime_->WorkspaceFor(-1).bytes, 0);
+}
+
+TEST_F(OperandsTest, OfCopiesAreThere) {
+  char byte = 0;
+  EXPECT_TRUE(absl::IsInvalidArgument(runtime_->CopyIn(0x1000, nullptr, 4)));
+  EXPECT_TRUE(absl::IsInvalidArgument(runtime_->CopyIn(0x1000, &byte, -1)));
+  EXPECT_TRUE(absl::IsInvalidArgument(runtime_->CopyOut(nullptr, 0x1000, 4)));
+  EXPECT_TRUE(absl::IsInvalidArgument(runtime_->CopyOut(&byte, 0x1000, -1)));
+  for (const int64_t bytes : {0, -1}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(runtime_->AllocateMemory(bytes).status())) << bytes;
+  }
+}
+
+TEST(Runtime, LoadsNoKernelThatWritesWhatItsLaunchDoesNotSay) {
+  const TemporaryFolder folder;
+  auto writer = BundleWriter::Create(folder / "b");
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  BundleKernel kernel;
+  kernel.sha256 = Sha256Hex(SampleCubin(kMmaConfig));
+  kernel.entry = "qgemm_mma";
+  kernel.arch = "sm_90a";
+  kernel.access = {{"parameters", {{{"index", 0}, {"read", true}, {"written", true}, {"alignment", 16}}}}};
+  ASSERT_TRUE((*writer)->AddKernel(kernel, SampleCubin(kMmaConfig)).ok());
+  ASSERT_TRUE((*writer)->AddMethod(SampleMethod("decode", 1, "")).ok());
+  ASSERT_TRUE((*writer)->Finish().ok());
+  auto bundle = Bundle::Open(folder / "b");
+  ASSERT_TRUE(bundle.ok()) << bundle.status();
+  const absl::Status loaded =
+      LoadRuntime(*std::move(bundle), "decode", std::make_unique<FakeLaunchDevice>()).status();
+  EXPECT_TRUE(absl::IsDataLoss(loaded)) << loaded;
+  EXPECT_THAT(std::string(loaded.message()), HasSubstr("writes argument 'x', which its launch does not say"));
 }
 
 }  // namespace
