@@ -22,6 +22,7 @@ class _NumPy:
     stack = staticmethod(lambda arrays, axis: np.stack(arrays, axis))
     concatenate = staticmethod(lambda arrays, axis: np.concatenate(arrays, axis))
     maximum = staticmethod(np.maximum)
+    isfinite = staticmethod(np.isfinite)
     where = staticmethod(np.where)
 
     @staticmethod
@@ -75,6 +76,7 @@ class _Torch:
         self._torch = torch
         self._scalars = {"bf16": torch.bfloat16, "fp16": torch.float16}
         self.stack, self.concatenate, self.maximum, self.where = torch.stack, torch.cat, torch.maximum, torch.where
+        self.isfinite = torch.isfinite
 
     def full(self, like, shape, value, dtype):
         return self._torch.full(shape, value, dtype=getattr(self._torch, dtype), device=like.device)

@@ -52,10 +52,25 @@ def _encoded(xp, values, f):
     return numbers, xp.cast(codes, "int8"), codes * steps
 
 
+def _check_finite(xp, numbers, values, f):
+    """ValueError names the first group whose scale or offset, [N, groups], is no number that the format has."""
+    bad = xp.cast(xp.isfinite(numbers), "uint8") == 0
+    if not bool(bad.any()):
+        return
+    row = int(xp.cast(bad, "uint8").reshape(-1).argmax()) // numbers.shape[1]
+    largest = xp.where(bad[row], xp.amax(abs(values[row]), 1), 0)  # groups that share a step are all bad
+    group, size = int(largest.argmax()), values.shape[2]
+    where = f"weight of row {row}, columns {group * size} to {(group + 1) * size - 1}"
+    if not bool(xp.isfinite(values[row, group]).all()):
+        raise ValueError(f"{where}: it holds NaN or an infinity")
+    raise ValueError(f"{where}: up to {float(largest[group]):.4g}, which is too large for scales of {f.scale}")
+
+
 def quantize(weight, format, scale_type="bf16"):
     """Round-to-nearest per group: a packing.Canonical. `weight`: float [N, K], K a multiple of the group size;
     `scale_type` where the format names none. Without zero points a group's outermost value has the outermost code;
-    with them codes span the group's range. Scales are rounded to what is stored before codes are chosen."""
+    with them codes span the group's range. Scales are rounded to what is stored before codes are chosen. ValueError: a
+    weight that is no number, or too large for the scales' type."""
     from qgemm.packing import Canonical, check_format
 
     f = as_format(format)
@@ -77,10 +92,13 @@ def quantize(weight, format, scale_type="bf16"):
         if f.zero == "int":
             low, high = xp.where(low > 0, low * 0, low), xp.where(high < 0, high * 0, high)
         wanted = (high - low) / top
+    _check_finite(xp, wanted, values, f)
     scales, planes["scale_codes"], steps = _encoded(xp, wanted, f)
+    _check_finite(xp, steps, values, f)
     safe = xp.where(steps == 0, steps + 1, steps)
     if f.zero == "float":
         planes["offsets"], planes["offset_codes"], offsets = _encoded(xp, low, f)
+        _check_finite(xp, offsets, values, f)
         codes = ((values - offsets[..., None]) / safe[..., None]).round()
     elif f.zero == "int":
         zeros = (-low / safe).round().clip(0, top)

@@ -70,6 +70,8 @@ def _library():
 
 def dtype_of(tensor):
     """safetensors' word for a tensor's type."""
+    if str(tensor.dtype) not in _DTYPES:
+        raise TypeError(f"a tensor of type {tensor.dtype} is not allowed: use {', '.join(_DTYPES)}")
     return _DTYPES[str(tensor.dtype)]
 
 
@@ -100,6 +102,8 @@ class WeightStore:
     def add(self, key, tensor, kind="weight"):
         """Adds a tensor of a method: True where it was skipped. What writes it on a GPU must have ended. InvalidRequest: a
         changed weight under an old key, or another form of it."""
+        if kind not in KINDS:
+            raise ValueError(f'kind "{kind}" is not allowed: use {", ".join(KINDS)}')
         tensor = tensor.detach().contiguous()
         shape = (ctypes.c_int64 * tensor.dim())(*tensor.shape)
         skipped = ctypes.c_int()

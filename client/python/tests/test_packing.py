@@ -209,3 +209,32 @@ def test_a_canonical_file_of_tensors_is_that_of_arrays(name, tmp_path):
     for kind, each in (("arrays", c), ("tensors", to_torch(c))):
         canonical_file.save(tmp_path / kind, [("layer", each, np.arange(17))])
     assert (tmp_path / "arrays").read_bytes() == (tmp_path / "tensors").read_bytes()
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    "name, value, says",
+    [
+        ("int4-g32-bf16", np.nan, "it holds NaN or an infinity"),
+        ("int8-g32-fp16-zfloat", -np.inf, "it holds NaN or an infinity"),
+        ("int5-g32-fp16x2", np.inf, "it holds NaN or an infinity"),
+        ("int4-g32-fp16", 1e6, "up to 1e.06, which is too large for scales of fp16"),
+        ("int8-g32-fp16-zfloat", -1e6, "up to 1e.06, which is too large for scales of fp16"),
+        ("int4-g32-fp16x2-zfloat", 3e38, "up to 3e.38, which is too large for scales of fp16"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_weight_that_no_scale_holds_is_named(library, name, value, says):
+    weight = np.random.default_rng(1).normal(size=(4, 96)).astype(np.float32)
+    weight[2, 40] = value
+    if library == "torch":
+        weight = pytest.importorskip("torch").from_numpy(weight)
+    with pytest.raises(ValueError, match="weight of row 2, columns 32 to 63: " + says):
+        quantize(weight, name)
+
+
+def test_a_large_weight_stays_finite_where_its_scale_does():
+    weight = np.full((1, 32), 3e38, np.float32)
+    assert np.isfinite(dequantize(quantize(weight, "int4-g32-bf16"))).all()
+    weight = np.full((1, 32), 4.5e5, np.float32)
+    assert np.isfinite(dequantize(quantize(weight, "int4-g32-fp16"))).all()

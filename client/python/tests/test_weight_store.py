@@ -50,6 +50,16 @@ def test_state_may_change_and_the_last_is_written(tmp_path):
     assert tensors_of(tmp_path / "w")["cache"][2] == torch.full((4,), 2, dtype=torch.int64).numpy().tobytes()
 
 
+def test_what_the_store_cannot_hold_is_named(tmp_path):
+    with WeightStore(tmp_path / "w") as store:
+        with pytest.raises(TypeError, match="torch.complex64 is not allowed: use torch.uint8"):
+            store.add("a", torch.zeros(2, dtype=torch.complex64))
+        with pytest.raises(ValueError, match='kind "buffer" is not allowed: use weight, cpu_tensor'):
+            store.add("a", torch.zeros(2), "buffer")
+    with pytest.raises(qgemm.InvalidRequest):
+        store.add("a", torch.zeros(2))  # closed
+
+
 def test_an_unfinished_store_leaves_nothing(tmp_path):
     with WeightStore(tmp_path / "w") as store:
         store.add("a", torch.zeros(8, dtype=torch.uint8))
