@@ -46,6 +46,12 @@ absl::StatusOr<std::vector<BundleMethod>> ParseMethods(const std::vector<std::st
       return absl::InvalidArgumentError(
           absl::StrCat("method \"", text, "\" is not NAME=M with rows from 1, or NAME=dynamic"));
     }
+    QGEMM_RETURN_IF_ERROR(CheckMethod(method));  // its name
+    for (const BundleMethod& other : methods) {
+      if (other.name == method.name) {
+        return absl::InvalidArgumentError(absl::StrCat("method ", method.name, " is there twice"));
+      }
+    }
     methods.push_back(std::move(method));
   }
   if (methods.empty()) {
@@ -268,13 +274,14 @@ absl::StatusOr<CreatedBundle> CreateBundle(const BundleCreateArguments& argument
     const std::set<int> of_method = BucketsOf(method);
     buckets.insert(of_method.begin(), of_method.end());
   }
+  // Before minutes of tuning: whether the bundle can be written.
+  QGEMM_ASSIGN_OR_RETURN(const std::unique_ptr<BundleWriter> writer, BundleWriter::Create(arguments.output));
   CreatedBundle created;
   absl::StatusOr<Kernels> found = arguments.picks.empty()
                                       ? FromDaemon(arguments, layers, buckets, client, created)
                                       : FromBundle(arguments.picks);
   QGEMM_RETURN_IF_ERROR(found.status());
 
-  QGEMM_ASSIGN_OR_RETURN(const std::unique_ptr<BundleWriter> writer, BundleWriter::Create(arguments.output));
   std::vector<std::string> misses;
   for (BundleMethod& method : methods) {
     for (const BundleLayer& layer : layers) {

@@ -296,6 +296,29 @@ TEST_F(QgemmctlBundle, AFolderOrAPipeForTheWeightsIsAUsageError) {
   }
 }
 
+TEST_F(QgemmctlBundle, WhatCannotBeWrittenIsNotTuned) {
+  int tuned = 0;
+  daemon_.answers().tune = [&](const v1::TuneRequest&, auto*) {
+    ++tuned;
+    return grpc::Status::OK;
+  };
+  const auto create = [&](const std::string& path, const std::vector<std::string>& methods) {
+    std::vector<std::string> line = {"bundle", "create", "-o", path, "--shape", "64x128"};
+    for (const std::string& method : methods) line.insert(line.end(), {"--method", method});
+    return Run(line);
+  };
+  EXPECT_EQ(create(Path("b"), {"a/b=1"}), 2);
+  EXPECT_THAT(err_, HasSubstr("method name \"a/b\" is not allowed"));
+  EXPECT_EQ(create(Path("b"), {"a=1", "a=2"}), 2);
+  EXPECT_THAT(err_, HasSubstr("method a is there twice"));
+  std::ofstream(Path("file")) << "mine";
+  EXPECT_NE(create(Path("file/b"), {"a=1"}), 0);
+  std::filesystem::create_directories(Path("mine/precious"));
+  EXPECT_NE(create(Path("mine"), {"a=1"}), 0);
+  EXPECT_TRUE(std::filesystem::exists(Path("mine/precious")));
+  EXPECT_EQ(tuned, 0);
+}
+
 TEST_F(QgemmctlBundle, UsageErrorsNameTheOption) {
   EXPECT_EQ(Run({"bundle", "create", "-o", Path("b"), "--shape", "64x128"}), 2);
   EXPECT_THAT(err_, HasSubstr("--method is missing"));
