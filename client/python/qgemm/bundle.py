@@ -16,6 +16,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import tarfile
 import tempfile
 from typing import Dict, Optional, Tuple
@@ -241,6 +242,7 @@ def write(path, methods, cubins, tensors=None, weights_file=None):
     """Writes a bundle to a directory, or to one file where `path` ends with .tar. `methods`: of Method; `cubins`: {sha256:
     bytes} of all their picks; `tensors`: {name: (dtype, shape, bytes)} of the weights file, or `weights_file`: the path of
     a finished one, which is moved; neither: without one."""
+    _check_names([method.name for method in methods])
     files: Dict[str, object] = {}  # bytes, or the path of a file to move
 
     def add(name, data):
@@ -270,6 +272,15 @@ def write(path, methods, cubins, tensors=None, weights_file=None):
                 "kernels": kernels, "weights": weights}  # fmt: skip
     add("manifest.json", _text(manifest))
     _write_files(pathlib.Path(path), files)
+
+
+def _check_names(names):
+    """ValueError for a method's name that cannot be a file's, as qgemmctl says, or is there twice."""
+    for name in names:
+        if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", name) is None:
+            raise ValueError(f"method name {name!r} is not allowed: up to 64 letters, digits, '_', '-' and '.'")
+        if names.count(name) > 1:
+            raise ValueError(f"method {name} is there twice")
 
 
 def _digest(data):

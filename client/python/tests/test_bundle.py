@@ -89,6 +89,15 @@ def test_of_writers_of_one_bundle_the_last_one_wins(tmp_path):
     assert entries(tmp_path) == ["b"]
 
 
+@pytest.mark.parametrize("name", ["../d", "a/b", "", ".", ".hidden", "x" * 65, "a\n"])
+def test_a_method_name_that_is_no_files_is_refused(tmp_path, name):
+    with pytest.raises(ValueError, match="is not allowed"):
+        bundle.write(tmp_path / "in" / "b", [Method(name, 1, ())], {})
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="method a is there twice"):
+        bundle.write(tmp_path / "in" / "b", [Method("a", 1, ()), Method("a", None, ())], {})
+
+
 def test_a_cut_archive_is_damaged(tmp_path):
     path = tmp_path / "b.tar"
     write(path)

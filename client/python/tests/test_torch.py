@@ -198,6 +198,14 @@ def test_quantize_replaces_what_it_can_and_says_what_it_left():
     assert "1 left as they were" in repr(report) and "bias=True" in repr(model.up)
 
 
+def test_a_weight_that_cannot_be_quantized_is_named():
+    model = nn.Sequential(nn.Linear(64, 64, dtype=torch.bfloat16), nn.Linear(64, 8, dtype=torch.bfloat16))
+    with torch.no_grad():
+        model[1].weight[3, 40] = float("nan")
+    with pytest.raises(ValueError, match="layer 1: weight of row 3, columns 32 to 63: it holds NaN"):
+        qgemm.torch.quantize_(model, format="int4-g32")
+
+
 def test_include_and_exclude_choose_layers():
     assert qgemm.torch.quantize_(seeded(Mlp), format="int4-g64", include="down").replaced == ["down"]
     report = qgemm.torch.quantize_(seeded(Mlp), format="int4-g64", exclude=lambda name, module: module.bias is None)

@@ -169,7 +169,10 @@ def quantize_(model, client=None, *, format="int4-g128", act_quantization="none"
             chosen.append((name, module))
     for name, module in chosen:
         if module not in made:
-            layer = QuantizedLinear.from_linear(module, f, act_quantization=act_quantization)
+            try:
+                layer = QuantizedLinear.from_linear(module, f, act_quantization=act_quantization)
+            except ValueError as error:
+                raise ValueError(f"layer {name}: {error}") from None
             made[module] = layer.train(module.training)
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, made[module])
