@@ -18,6 +18,8 @@ from qgemm.types import Problem, WeightFormat
 
 _ACTIVATIONS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
+_PLANES = ("weights", "scales", "zeros", "steps")
+
 _library = torch.library.Library("qgemm", "FRAGMENT")
 _library.define(
     "linear(Tensor x, Tensor weights, Tensor scales, Tensor? zeros, Tensor? steps, Tensor? bias, Tensor? residual, "
@@ -54,27 +56,34 @@ def _plane_bytes(n, k, format):
 
 def _check(x, planes, bias, residual, n, format, activation, gated):
     """ValueError or TypeError names the tensor that does not fit: a kernel would read past its end, or other numbers."""
-    _act_of(x.dtype)
+    dtype, device = x.dtype, x.device
+    _act_of(dtype)
     if x.dim() == 0:
         raise ValueError("x is one number: it must have rows of K")
-    for name, plane, size in zip(("weights", "scales", "zeros", "steps"), planes, _plane_bytes(n, x.shape[-1], format)):
-        if (0 if plane is None else plane.numel()) != size:
-            has = "is missing" if plane is None else f"has {plane.numel()} bytes"
-            raise ValueError(f"{name} {has}: a weight of {n}x{x.shape[-1]} in the format {format} needs {size}")
-        if plane is not None and (plane.dtype != torch.uint8 or plane.device != x.device or not plane.is_contiguous()):
-            raise TypeError(f"{name} must be contiguous bytes (uint8) on {x.device}: they are {plane.dtype} on {plane.device}")
+    k = x.shape[-1]
+    for name, plane, size in zip(_PLANES, planes, _plane_bytes(n, k, format)):
+        if plane is None:
+            if size:
+                raise ValueError(f"{name} is missing: a weight of {n}x{k} in the format {format} needs {size} bytes")
+        elif plane.numel() != size:
+            raise ValueError(f"{name} has {plane.numel()} bytes: a weight of {n}x{k} in the format {format} needs {size}")
+        elif plane.dtype is not torch.uint8 or plane.device != device or not plane.is_contiguous():
+            raise TypeError(f"{name} must be contiguous bytes (uint8) on {device}: they are {plane.dtype} on {plane.device}")
     if activation not in _FUNCTIONS:
         raise ValueError(f'activation "{activation}" is not allowed: use {", ".join(_FUNCTIONS)}')
-    rows = (*x.shape[:-1], n // 2 if gated else n)
-    for name, tensor, shape in (("bias", bias, (n,)), ("residual", residual, rows)):
-        if tensor is None:
-            continue
-        if tuple(tensor.shape) != shape:
-            raise ValueError(f"{name} has the shape {tuple(tensor.shape)}: it must be {shape}")
-        if tensor.dtype != x.dtype or tensor.device != x.device:
-            raise TypeError(f"{name} must be of x's type, {x.dtype} on {x.device}: it is {tensor.dtype} on {tensor.device}")
-    if bias is not None and not bias.is_contiguous():
-        raise TypeError("bias must be contiguous")
+    if bias is not None:
+        _check_added("bias", bias, (n,), dtype, device)
+        if not bias.is_contiguous():
+            raise TypeError("bias must be contiguous")
+    if residual is not None:
+        _check_added("residual", residual, (*x.shape[:-1], n // 2 if gated else n), dtype, device)
+
+
+def _check_added(name, tensor, shape, dtype, device):
+    if tensor.shape != shape:
+        raise ValueError(f"{name} has the shape {tuple(tensor.shape)}: it must be {shape}")
+    if tensor.dtype is not dtype or tensor.device != device:
+        raise TypeError(f"{name} must be of x's type, {dtype} on {device}: it is {tensor.dtype} on {tensor.device}")
 
 
 @torch.library.register_fake("qgemm::linear", lib=_library)
