@@ -83,6 +83,8 @@ class PlatformWheel(bdist_wheel):
 
 class BuildWithApi(build_py):
     def run(self):
+        # Of an earlier build: modules that are no more would go into the wheel.
+        shutil.rmtree(pathlib.Path(self.build_lib) / "qgemm", ignore_errors=True)
         super().run()
         folder = proto_folder()
         out = pathlib.Path(self.build_lib) / "qgemm"

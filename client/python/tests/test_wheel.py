@@ -81,6 +81,10 @@ def test_wheel_holds_the_library_and_what_it_needs(checkout, tmp_path):
 
 def test_wheel_without_the_library_is_pure(checkout, tmp_path, monkeypatch):
     monkeypatch.setenv("QGEMM_LIBRARY", str(tmp_path / "none"))
+    before = checkout / "build" / "lib" / "qgemm"
+    before.mkdir(parents=True)
+    (before / "gone.py").write_text("")
     run(*PIP_WHEEL, str(tmp_path / "out"), ".", cwd=checkout)
-    wheel, _ = check_wheel(tmp_path / "out", tmp_path)
+    wheel, site = check_wheel(tmp_path / "out", tmp_path)
     assert wheel.name.endswith("-py3-none-any.whl")
+    assert not (site / "qgemm" / "gone.py").exists()  # a module of an earlier build
