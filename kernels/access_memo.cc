@@ -47,21 +47,29 @@ std::shared_ptr<const AccessReport> AccessMemo::Get(absl::string_view kernel,
                                                     absl::FunctionRef<AccessReport()> analyze) {
   const std::optional<std::string> key = KeyOf(kernel, arguments);
   if (!key.has_value()) return Analyze(analyze);
-  std::shared_ptr<Signature> signature;
+  std::shared_ptr<Mutex> analysis;
   {
     MutexLock lock(mu_);
-    std::shared_ptr<Signature>& stored = signatures_[*key];
-    if (stored == nullptr) stored = std::make_shared<Signature>();
-    signature = stored;
+    const Signature& signature = signatures_[*key];
+    if (signature.report != nullptr) {
+      ++counts_.repeats;
+      return signature.report;
+    }
+    analysis = signature.analysis;
   }
-  MutexLock lock(signature->mu);
-  if (signature->report != nullptr) {
-    MutexLock count(mu_);
-    ++counts_.repeats;
-    return signature->report;
+  MutexLock alone(*analysis);
+  {
+    MutexLock lock(mu_);
+    if (const Signature& signature = signatures_[*key]; signature.report != nullptr) {  // made meanwhile
+      ++counts_.repeats;
+      return signature.report;
+    }
   }
   std::shared_ptr<const AccessReport> report = Analyze(analyze);
-  if (!report->failed()) signature->report = report;
+  if (!report->failed()) {
+    MutexLock lock(mu_);
+    signatures_[*key].report = report;
+  }
   return report;
 }
 

@@ -52,14 +52,15 @@ class AccessMemo {
 
  private:
   struct Signature {
-    Mutex mu;  // held while the signature is analysed; taken before AccessMemo::mu_
-    std::shared_ptr<const AccessReport> report QGEMM_GUARDED_BY(mu);
+    std::shared_ptr<Mutex> analysis =
+        std::make_shared<Mutex>();               // held meanwhile; taken before AccessMemo::mu_
+    std::shared_ptr<const AccessReport> report;  // null: not analysed yet
   };
 
   std::shared_ptr<const AccessReport> Analyze(absl::FunctionRef<AccessReport()> analyze) QGEMM_EXCLUDES(mu_);
 
   mutable Mutex mu_;
-  absl::flat_hash_map<std::string, std::shared_ptr<Signature>> signatures_ QGEMM_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, Signature> signatures_ QGEMM_GUARDED_BY(mu_);
   Counts counts_ QGEMM_GUARDED_BY(mu_);
 };
 

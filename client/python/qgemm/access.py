@@ -74,6 +74,11 @@ class _Report(ctypes.Structure):
     ]
 
 
+    def __init__(self):
+        super().__init__()
+        self.address = ctypes.addressof(self)
+
+
 class _Counts(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in ("analyses", "failures", "repeats")]
 
@@ -84,7 +89,8 @@ def _library():
     memo = ctypes.c_void_p
     loaded.qgemm_access_memo_create.restype = memo
     loaded.qgemm_access_memo_free.argtypes, loaded.qgemm_access_memo_free.restype = [memo], None
-    loaded.qgemm_access_memo_get.argtypes = [memo, ctypes.POINTER(_Call), ctypes.POINTER(_Report)]
+    # By plain addresses: ctypes takes as long to convert pointers as a repeat takes.
+    loaded.qgemm_access_memo_get.argtypes = [ctypes.c_void_p] * 3
     loaded.qgemm_access_memo_get_counts.argtypes = [memo, ctypes.POINTER(_Counts)]
     loaded.qgemm_access_memo_get_counts.restype = None
     return loaded
@@ -136,7 +142,7 @@ class Call:
         self._arguments = (_Argument * len(arguments))(*arguments)
         function = _PtxFunction(self._get_ptx) if ptx else _PtxFunction()
         self._struct = _Call(kernel.encode(), entry.encode(), self._arguments, len(arguments), function, None)
-        self._pointer = ctypes.pointer(self._struct)
+        self.address = ctypes.addressof(self._struct)
 
     def _get_ptx(self, _):
         try:
@@ -176,7 +182,8 @@ class Call:
 
 class AccessMemo:
     def __init__(self):
-        self._memo = ctypes.c_void_p(_library().qgemm_access_memo_create())
+        self._memo = _library().qgemm_access_memo_create()
+        self._get = _library().qgemm_access_memo_get
 
     def __del__(self):
         memo, self._memo = getattr(self, "_memo", None), None
@@ -196,7 +203,7 @@ class AccessMemo:
 
     def get(self, call, out):
         """As `report`, into a structure of the C interface (new_report)."""
-        if _library().qgemm_access_memo_get(self._memo, call._pointer, out) != 0:
+        if self._get(self._memo, call.address, out.address) != 0:
             raise ValueError(f"a kernel of {call._struct.argument_count} parameters: at most {_MOST_PARAMETERS} are allowed")
 
     @property
