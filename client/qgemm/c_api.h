@@ -22,7 +22,7 @@ int qgemm_c_api_version(void);
 
 enum qgemm_code {
   QGEMM_OK = 0,
-  QGEMM_INVALID_ARGUMENT = 3, /* fix the call */
+  QGEMM_INVALID_ARGUMENT = 3, /* fix the call; no device of this ordinal */
   QGEMM_NOT_FOUND = 5,
   QGEMM_RESOURCE_EXHAUSTED = 8, /* device memory */
   QGEMM_FAILED_PRECONDITION = 9,

@@ -69,8 +69,8 @@ struct SelectedKernel {
 class Runtime {
  public:
   // NotFound: no such bundle or method; DataLoss: it is damaged, or a kernel writes what its launch does not
-  // say; FailedPrecondition: another version, or a kernel that is not for this device; Unavailable: no driver
-  // or device.
+  // say; FailedPrecondition: another version, or a kernel that is not for this device; Unavailable: no
+  // driver, or it has no device; InvalidArgument: no device of this ordinal.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Runtime>> Load(const std::string& bundle_path,
                                                                      absl::string_view method,
                                                                      int device_ordinal);

@@ -58,7 +58,7 @@ class LaunchDevice {
   [[nodiscard]] virtual absl::Status Launch(const LaunchCall& call) = 0;
 
   // The device of this ordinal through the driver, in its primary context, which is current only inside the
-  // calls. Unavailable: no driver or no such device.
+  // calls. Unavailable: no driver, or it has no device; InvalidArgument: none of this ordinal.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<LaunchDevice>> Open(int ordinal);
 };
 

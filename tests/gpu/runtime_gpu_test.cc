@@ -234,7 +234,9 @@ TEST_F(RuntimeGpuTest, ASimilarPicksKernelIsRightForTheLayersOwnShape) {
 }
 
 TEST_F(RuntimeGpuTest, TwoDevicesRunOneBundleAtOnce) {
-  if (absl::IsUnavailable(LaunchDevice::Open(1).status())) GTEST_SKIP() << "there is one GPU";
+  if (const absl::Status second = LaunchDevice::Open(1).status(); absl::IsInvalidArgument(second)) {
+    GTEST_SKIP() << second;
+  }
   constexpr int64_t kM = 8;
   const Problem problem{384, 2048, {}};
   MakeBundle({{"layer", problem, "", {SamplePick(8, kPointers, 4, problem)}}});
