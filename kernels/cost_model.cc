@@ -14,31 +14,31 @@ namespace {
 
 // Physical constants, fitted to timings on an H200 (README.md); every device shares them, rates scale with
 // the device profile.
-constexpr double kLaunchUs = 0.35;          // an empty kernel in a graph, and the first bytes' way
-constexpr double kWaveUs = 2.85;            // per wave of CTAs: pipeline fill, last stage, epilogue
-constexpr double kReductionUs = 1.25;       // workspace: fence, ticket, and the last CTA's first read
-constexpr double kReductionStepUs = 0.06;   // per slice and vector that a thread adds
-constexpr double kClusterUs = 1.25;         // cluster: two barriers; its CTAs share the sum, on the chip
-constexpr double kClusterStepUs = 0.02;     // per CTA of a cluster
-constexpr double kFillBytesPerClock = 500;  // per SM: a resident activation slice, before the first MMA
-constexpr double kL2BytesPerClock = 24;     // per SM: what all SMs read of L2 at once by cp.async
-constexpr int kBlockInstructions = 16;      // per 16 x 64 block: loads, addresses, the loop
+constexpr double kWaveUs = 2.54;              // per wave of CTAs: launch, pipeline fill, last stage, epilogue
+constexpr double kReductionUs = 1.33;         // workspace: fence, ticket, and the last CTA's first read
+constexpr double kReductionStepUs = 0.058;    // per slice and vector that a thread adds
+constexpr double kPartialBytesPerClock = 15;  // per SM: partial sums, written and read once
+constexpr double kClusterUs = 1.25;           // cluster: two barriers; its CTAs share the sum, on the chip
+constexpr double kClusterStepUs = 0.009;      // per CTA of a cluster
+constexpr double kFillBytesPerClock = 230;    // per SM: a resident activation slice, before the first MMA
+constexpr double kL2BytesPerClock = 19.2;     // per SM: what all SMs read of L2 at once by cp.async
+constexpr int kBlockInstructions = 16;        // per 16 x 64 block: loads, addresses, the loop
 // Family mma.
-constexpr double kWarpUs = 0.031;       // per warp of a CTA and wave: start, barrier, sum over K groups
-constexpr double kStageUs = 0.02;       // per stage that a warp walks: waiting for its bytes, a barrier
-constexpr double kLatencyBytes = 3900;  // in flight per SM that cost as much as the transfer itself
-constexpr double kWarpsToIssue = 9.7;   // fewer warps on an SM cannot use its issue slots
+constexpr double kWarpUs = 0.025;       // per warp of a CTA and wave: start, barrier, sum over K groups
+constexpr double kStageUs = 0.016;      // per stage that a warp walks: waiting for its bytes, a barrier
+constexpr double kLatencyBytes = 4900;  // in flight per SM that cost as much as the transfer itself
+constexpr double kWarpsToIssue = 8.6;   // fewer warps on an SM cannot use its issue slots
 constexpr double kMmaEfficiency =
-    0.9;  // of mma_tflops, in a loop that also waits for ldmatrix and accumulators
+    0.72;  // of mma_tflops, in a loop that also waits for ldmatrix and accumulators
 constexpr double kIssuePerClock = 4;  // warp instructions per SM
 // Family wgmma. Tensor cores run at wgmma_tflops, beside the dequantization of other batches.
 constexpr double kTensorCopyBytesPerClock = 80;  // per SM: what the copy engine reads of L2
-constexpr double kCopyClocks = 70;               // a producer thread issues one copy in
+constexpr double kCopyClocks = 98;               // a producer thread issues one copy in
 constexpr double kRefillClocks = 1190;           // from a slot's release to its next data
 constexpr double kBatchClocks =
     3.35;  // per dequantizing instruction: a warpgroup's batch with an SM to itself
-constexpr double kIssueClocks = 2.8;  // and on an SM that has other warpgroups to run meanwhile
-constexpr double kEpilogueUs = 0.13;  // per CTA and vector that a thread sums and stores
+constexpr double kIssueClocks = 2.72;  // and on an SM that has other warpgroups to run meanwhile
+constexpr double kEpilogueUs = 0.1;    // per CTA and vector that a thread sums and stores
 
 // Share of the SMs that clusters of so many CTAs can occupy, one CTA per SM: a cluster stays within a GPC.
 // What the driver says of 132 SMs (cudaOccupancyMaxActiveClusters); seven lies between its neighbours.
@@ -50,18 +50,26 @@ int GroupsPerBlock(const WeightFormat& format) {
   return format.channel_wise() ? 0 : std::max(1, 64 / format.group_size);
 }
 
-// Shifts, logic and subtractions that make exact integers of eight codes: device/dequant.cuh.
-double CodeInstructions(const KernelSignature& signature) {
+// Shifts, logic and subtractions that make numbers of eight codes: device/dequant.cuh. Raw codes are not
+// exact integers.
+double CodeInstructions(const KernelSignature& signature, bool raw) {
   const bool bf16 = signature.act == ScalarType::kBf16;
-  if (signature.format.bits == 4) return bf16 ? 11 : 9;
-  if (signature.format.bits < 8) return 16;
-  if (!bf16) return 10;
-  return signature.format.zero_point == ZeroPoint::kNone ? 14 : 18;
+  const double exact = raw ? 0 : 4;
+  if (signature.format.bits == 4) return (bf16 ? 7 : 5) + exact;
+  if (signature.format.bits < 8) return 12 + exact;
+  if (!bf16) return 6 + exact;
+  return signature.format.zero_point == ZeroPoint::kNone ? 14 : 14 + exact;
 }
 
 // Whether the scale is applied once, after the last MMA.
 bool DefersScale(const WeightFormat& format) {
   return format.channel_wise() && format.zero_point != ZeroPoint::kFloat;
+}
+
+// Family mma sums raw codes in `post` mode, over the blocks of a stage that share a scale.
+bool SumsRawCodes(const KernelConfig& config, const KernelSignature& signature) {
+  return config.family == Family::kMma && config.scale == ScaleMode::kPost &&
+         signature.quantization == ActivationQuantization::kNone && !DefersScale(signature.format);
 }
 
 // And that make weights of these: one for each of four pairs; more where the activations' type does not hold
@@ -80,7 +88,7 @@ double DequantInstructions(const KernelConfig& config, const KernelSignature& si
   const double words = 4;
   // Row tiles of family mma share loads and addresses; those of wgmma are batches of their own.
   const int shared_by = config.family == Family::kMma ? config.row_tiles : 1;
-  double instructions = words * CodeInstructions(signature);
+  double instructions = words * CodeInstructions(signature, SumsRawCodes(config, signature));
   if (config.scale == ScaleMode::kPre) instructions += words * ScaleInstructions(signature);
   const int groups = GroupsPerBlock(signature.format);
   if (signature.format.zero_point == ZeroPoint::kInteger) instructions += 6.0 * groups;
@@ -97,10 +105,18 @@ double DequantInstructions(const KernelConfig& config, const KernelSignature& si
 double TokenInstructions(const KernelConfig& config, const KernelSignature& signature) {
   const double load = 2.0 / config.row_tiles;
   if (config.scale == ScaleMode::kPre || DefersScale(signature.format)) return load;
-  const int groups = GroupsPerBlock(signature.format);
-  // Offsets: four more MMAs for all row tiles, and their own products.
-  if (signature.format.zero_point == ZeroPoint::kFloat) return load + 8.0 * groups + 4.0 / config.row_tiles;
-  return load + 4.0 * groups;
+  const WeightFormat& format = signature.format;
+  const double groups = GroupsPerBlock(format);
+  if (!SumsRawCodes(config, signature)) return load + 4 * groups;
+  const bool exact =
+      format.bits == 8 && signature.act == ScalarType::kBf16 && format.zero_point == ZeroPoint::kNone;
+  const int stage_k = 64 * config.blocks_per_stage;
+  const double parts =
+      format.group_size % stage_k == 0 && !format.channel_wise() ? 1.0 / config.blocks_per_stage : groups;
+  if (exact) return load + 4 * parts;
+  // The activations' sums, for all row tiles, and what is taken off a part for them; offsets have products of
+  // their own.
+  return load + 4.0 / config.row_tiles + (format.zero_point == ZeroPoint::kFloat ? 12 : 8) * parts;
 }
 
 // What NVRTC 13.0 gives a thread of the int4 kernels for sm_90a (682 of them; some registers off), in steps
@@ -114,7 +130,7 @@ int Registers(const KernelConfig& config) {
     const int accumulators = rows * config.tile_m() / 2;
     wanted = post ? 44 + 12 * rows + 3 * accumulators : 60 + accumulators;
   } else if (post) {
-    wanted = 20 + 13 * rows + (12 + 5 * rows) * tokens;
+    wanted = 26 + 10 * rows + (14 + 27 * rows) * tokens / 2;
   } else {
     const int slice = config.activations == ActivationPath::kSlice ? 7 : 0;
     wanted = (rows == 1 ? 44 + 7 * tokens : rows == 2 ? 48 + 15 * tokens : 65 + 23 * tokens) - slice;
@@ -193,8 +209,9 @@ double ReductionUs(const Candidate& candidate, const Problem& problem, int64_t m
   const double vectors = std::ceil(tile_vectors / threads / (together ? candidate.split_k : 1));
   // Written and read once, fp32.
   const double traffic = 8.0 * (candidate.split_k - (together ? 1 : 0)) * m * problem.n;
-  return kReductionUs + std::max(kReductionStepUs * vectors * candidate.split_k,
-                                 traffic / (device.sm_count * kL2BytesPerClock * device.clock_ghz * 1e3));
+  return kReductionUs +
+         std::max(kReductionStepUs * vectors * candidate.split_k,
+                  traffic / (device.sm_count * kPartialBytesPerClock * device.clock_ghz * 1e3));
 }
 
 // Warps share one instruction stream between copies, dequantization and mma.sync.
@@ -226,7 +243,7 @@ void PredictMma(const KernelConfig& config, const KernelSignature& signature, co
                              ? work.activation_bytes * std::min(work.on_busiest, work.occupancy) /
                                    kFillBytesPerClock / clocks_per_us
                              : 0;
-  cost->overhead_us = kLaunchUs + work.waves * (kWaveUs + kWarpUs * warps + kStageUs * stages + fill_us);
+  cost->overhead_us = work.waves * (kWaveUs + kWarpUs * warps + kStageUs * stages + fill_us);
   cost->main_us = std::hypot(cost->memory_us, cost->mma_us + cost->dequant_us);
 }
 
@@ -264,7 +281,7 @@ void PredictWgmma(const KernelConfig& config, const KernelSignature& signature, 
   cost->dequant_us = work.on_busiest * issue_clocks / clocks_per_us;
   const double vectors = std::ceil(work.rows * config.tile_n() / 4 / config.epilogue_threads());
   cost->overhead_us =
-      kLaunchUs + work.waves * kWaveUs + kEpilogueUs * vectors * std::min(work.on_busiest, work.occupancy);
+      work.waves * kWaveUs + kEpilogueUs * vectors * std::min(work.on_busiest, work.occupancy);
   cost->main_us = std::max(cost->memory_us, walk_us);
 }
 
