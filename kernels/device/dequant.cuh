@@ -15,6 +15,10 @@
 //           back and sets the magic, 1024 + q.
 // Instructions per 8 weights, bf16 / fp16: 4 bits 11 / 9, 5 and 6 bits 16 / 16, 8 bits 16 / 10.
 //
+// Raw codes (raw_step) keep their power of two: 4 bits 7 / 5, 5 and 6 bits 12 / 12, 8 bits 14 / 6. What it and the zero point are worth is
+// taken off a sum of products instead, as many times as the activations' sum (Scale::of_raw): exact in fp32 but for the rounding of
+// sums some 30 times as large as the result's terms.
+//
 // For activations of bytes a code becomes the byte 2^(8 - bits) (q - 2^(bits - 1)), its power of two left to the scale: at the
 // top of its byte with the sign bit turned. A word of step w and of row g or g + 8 is four k of m16n8k32's A operand, in
 // the order k, k + 8, k + 1, k + 9, which the activations are stored in, too. Instructions per 8 weights: 3, 8, 8, 0.

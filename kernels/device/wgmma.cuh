@@ -31,6 +31,9 @@
 // Tried and slower on an H200 (int4 g128 bf16): pairs of CTAs of neighbouring N tiles as a cluster, each copying half of the
 // activations into both by multicast: won none of 20 cells (four shapes, M 128 to 2048), so reading X from L2 is not what
 // bounds large M. What does is the last wave: token tiles of fixed sizes lost 8 to 17 % to tiles that divide M in equal parts.
+// Raw codes in `post`, as in family mma, with a wgmma of ones for the activations' sums: not fewer instructions (840 against 816), since
+// ones and sums take registers of their own, and up to 150 of these. What did pay is to have the warp's number from another lane
+// (warp_index): 199 instructions a stage instead of 222, and M = 64 takes 7 % less.
 // prefetch.tensormap by the producer before the barriers are made, these made by a thread each: 0.3 us slower at M = 8 to 64.
 //
 // The same, int4 g128 bf16, M = 64 on 8448x6656 and 6656x19968 (18.2 and 39.9 us after a memset): weights in panels of 64 rows, one bulk copy
