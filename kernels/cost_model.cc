@@ -14,31 +14,32 @@ namespace {
 
 // Physical constants, fitted to timings on an H200 (README.md); every device shares them, rates scale with
 // the device profile.
-constexpr double kWaveUs = 2.54;              // per wave of CTAs: launch, pipeline fill, last stage, epilogue
-constexpr double kReductionUs = 1.33;         // workspace: fence, ticket, and the last CTA's first read
-constexpr double kReductionStepUs = 0.058;    // per slice and vector that a thread adds
-constexpr double kPartialBytesPerClock = 15;  // per SM: partial sums, written and read once
-constexpr double kClusterUs = 1.25;           // cluster: two barriers; its CTAs share the sum, on the chip
-constexpr double kClusterStepUs = 0.009;      // per CTA of a cluster
-constexpr double kFillBytesPerClock = 230;    // per SM: a resident activation slice, before the first MMA
-constexpr double kL2BytesPerClock = 19.2;     // per SM: what all SMs read of L2 at once by cp.async
-constexpr int kBlockInstructions = 16;        // per 16 x 64 block: loads, addresses, the loop
+constexpr double kWaveUs = 2.72;             // per wave of CTAs: launch, pipeline fill, last stage, epilogue
+constexpr double kReductionUs = 1.34;        // workspace: fence, ticket, and the last CTA's first read
+constexpr double kReductionStepUs = 0.0508;  // per slice and vector that a thread adds
+constexpr double kPartialBytesPerClock = 13.5;  // per SM: partial sums, written and read once
+constexpr double kClusterUs = 1.22;             // cluster: two barriers; its CTAs share the sum, on the chip
+constexpr double kClusterStepUs = 0.0142;       // per CTA of a cluster
+constexpr double kFillBytesPerClock = 296;      // per SM: a resident activation slice, before the first MMA
+constexpr double kL2BytesPerClock = 20.7;       // per SM: what all SMs read of L2 at once by cp.async
+constexpr double kDramRate = 1.11;  // of dram_gb_per_s, which is what a whole kernel that only reads reaches
+constexpr int kBlockInstructions = 16;  // per 16 x 64 block: loads, addresses, the loop
 // Family mma.
-constexpr double kWarpUs = 0.025;       // per warp of a CTA and wave: start, barrier, sum over K groups
-constexpr double kStageUs = 0.016;      // per stage that a warp walks: waiting for its bytes, a barrier
-constexpr double kLatencyBytes = 4900;  // in flight per SM that cost as much as the transfer itself
-constexpr double kWarpsToIssue = 8.6;   // fewer warps on an SM cannot use its issue slots
+constexpr double kWarpUs = 0.0192;      // per warp of a CTA and wave: start, barrier, sum over K groups
+constexpr double kStageUs = 0.0365;     // per stage that a warp walks: waiting for its bytes, a barrier
+constexpr double kLatencyBytes = 3190;  // in flight per SM that cost as much as the transfer itself
+constexpr double kWarpsToIssue = 8.19;  // fewer warps on an SM cannot use its issue slots
 constexpr double kMmaEfficiency =
-    0.72;  // of mma_tflops, in a loop that also waits for ldmatrix and accumulators
+    0.984;  // of mma_tflops, in a loop that also waits for ldmatrix and accumulators
 constexpr double kIssuePerClock = 4;  // warp instructions per SM
 // Family wgmma. Tensor cores run at wgmma_tflops, beside the dequantization of other batches.
 constexpr double kTensorCopyBytesPerClock = 80;  // per SM: what the copy engine reads of L2
-constexpr double kCopyClocks = 98;               // a producer thread issues one copy in
-constexpr double kRefillClocks = 1190;           // from a slot's release to its next data
+constexpr double kCopyClocks = 93.5;             // a producer thread issues one copy in
+constexpr double kRefillClocks = 1320;           // from a slot's release to its next data
 constexpr double kBatchClocks =
-    3.35;  // per dequantizing instruction: a warpgroup's batch with an SM to itself
-constexpr double kIssueClocks = 2.72;  // and on an SM that has other warpgroups to run meanwhile
-constexpr double kEpilogueUs = 0.1;    // per CTA and vector that a thread sums and stores
+    3.02;  // per dequantizing instruction: a warpgroup's batch with an SM to itself
+constexpr double kIssueClocks = 2.31;  // and on an SM that has other warpgroups to run meanwhile
+constexpr double kEpilogueUs = 0.123;  // per CTA and vector that a thread sums and stores
 
 // Share of the SMs that clusters of so many CTAs can occupy, one CTA per SM: a cluster stays within a GPC.
 // What the driver says of 132 SMs (cudaOccupancyMaxActiveClusters); seven lies between its neighbours.
@@ -187,7 +188,7 @@ Work WorkOf(const Candidate& candidate, const Problem& problem, int64_t m, const
 
 // The packed bytes come from DRAM while the activations, which every CTA reads again, come from L2.
 double MemoryUs(const Work& work, double l2_bytes_per_clock, const DeviceProfile& device) {
-  return std::hypot(work.streamed_bytes / (device.dram_gb_per_s * 1e3),
+  return std::hypot(work.streamed_bytes / (kDramRate * device.dram_gb_per_s * 1e3),
                     work.l2_bytes / (device.sm_count * l2_bytes_per_clock * device.clock_ghz * 1e3));
 }
 
