@@ -176,11 +176,11 @@ absl::Status CudaDevice::EnsureEvent(int event) {
   return absl::OkStatus();
 }
 
-absl::Status CudaDevice::MarkEventsBy(const DeviceKernel& mark) {
-  if (marks_.bytes() == 0) {
-    QGEMM_ASSIGN_OR_RETURN(marks_, DeviceBuffer::Allocate(kMaxMarks * int64_t{sizeof(uint64_t)}));
+absl::Status CudaDevice::MarkEventsBy(const DeviceKernel* mark) {
+  if (mark != nullptr && marks_ == nullptr) {
+    QGEMM_ASSIGN_OR_RETURN(marks_, Allocate(kMaxMarks * int64_t{sizeof(uint64_t)}));
   }
-  mark_ = &mark;
+  mark_ = mark;
   return absl::OkStatus();
 }
 
@@ -190,15 +190,15 @@ absl::Status CudaDevice::PutMark(int event) {
   }
   if (event >= static_cast<int>(marks_read_.size())) marks_read_.resize(event + 1);
   marks_changed_ = true;
-  uint64_t address = marks_.address() + event * sizeof(uint64_t);
+  uint64_t address = marks_->address() + event * sizeof(uint64_t);
   void* params[] = {&address};
   return Launch(*mark_, {1, 1, 1}, 1, 0, params, 1);
 }
 
 absl::Status CudaDevice::ReadMarks() {
   if (!marks_changed_) return absl::OkStatus();
-  QGEMM_RETURN_IF_ERROR(ReadBack(marks_.address(), {reinterpret_cast<std::byte*>(marks_read_.data()),
-                                                    marks_read_.size() * sizeof(uint64_t)}));
+  QGEMM_RETURN_IF_ERROR(ReadBack(marks_->address(), {reinterpret_cast<std::byte*>(marks_read_.data()),
+                                                     marks_read_.size() * sizeof(uint64_t)}));
   marks_changed_ = false;
   return absl::OkStatus();
 }

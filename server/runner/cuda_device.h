@@ -36,7 +36,7 @@ class CudaDevice : public Device {
   absl::Status SetBytes(uint64_t address, uint8_t value, int64_t bytes) override;
   absl::Status CopyOnDevice(uint64_t dst, uint64_t src, int64_t bytes) override;
   absl::Status RecordEvent(int event) override;
-  absl::Status MarkEventsBy(const DeviceKernel& mark) override;
+  absl::Status MarkEventsBy(const DeviceKernel* mark) override;
   absl::Status LaunchGraph(const DeviceGraph& graph) override;
   absl::Status BeginCapture() override;
   absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() override;
@@ -82,13 +82,13 @@ class CudaDevice : public Device {
   Context context_;
   Stream stream_;
   std::deque<Event> events_;
-  const DeviceKernel* mark_ = nullptr;  // null: events are the driver's
-  DeviceBuffer marks_;                  // kMaxMarks times in nanoseconds, by event
-  std::vector<uint64_t> marks_read_;    // those in use, on the host
-  bool marks_changed_ = false;          // since they were read
-  std::vector<Piece> captured_;         // by the capture that is under way
-  Graph* updating_ = nullptr;           // while Update runs
-  size_t next_piece_ = 0;               // of it
+  const DeviceKernel* mark_ = nullptr;   // null: events are the driver's
+  std::unique_ptr<DeviceMemory> marks_;  // kMaxMarks times in nanoseconds, by event
+  std::vector<uint64_t> marks_read_;     // those in use, on the host
+  bool marks_changed_ = false;           // since they were read
+  std::vector<Piece> captured_;          // by the capture that is under way
+  Graph* updating_ = nullptr;            // while Update runs
+  size_t next_piece_ = 0;                // of it
   const int64_t memory_limit_bytes_;
   const std::shared_ptr<int64_t> allocated_bytes_ = std::make_shared<int64_t>(0);
 };

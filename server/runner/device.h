@@ -76,8 +76,9 @@ class Device {
   [[nodiscard]] virtual absl::Status CopyOnDevice(uint64_t dst, uint64_t src, int64_t bytes) = 0;
   [[nodiscard]] virtual absl::Status RecordEvent(int event) = 0;
   // From now on RecordEvent launches `mark` instead, one thread that writes the GPU's clock in nanoseconds to
-  // the address that is its parameter. It must outlive the device's last event and every graph of one.
-  [[nodiscard]] virtual absl::Status MarkEventsBy(const DeviceKernel& mark) = 0;
+  // the address that is its parameter; null: it records the driver's events again. Borrowed until the next
+  // call; graphs of it keep what they need.
+  [[nodiscard]] virtual absl::Status MarkEventsBy(const DeviceKernel* mark) = 0;
   [[nodiscard]] virtual absl::Status LaunchGraph(const DeviceGraph& graph) = 0;
 
   // From BeginCapture to EndCapture, work goes into a graph instead; AbandonCapture drops it.

@@ -60,7 +60,8 @@ absl::StatusOr<internal::PrepareReply> GraphProfiler::Prepare(const internal::Pr
     graphs_.Clear();
     QGEMM_ASSIGN_OR_RETURN(std::unique_ptr<SupportLibrary> loaded,
                            SupportLibrary::Load(device_.get(), request.support_cubin()));
-    if (!host_timed_) QGEMM_RETURN_IF_ERROR(loaded->MarkEvents());
+    // Before the library goes whose kernel marked them until now.
+    QGEMM_RETURN_IF_ERROR(host_timed_ ? device_->MarkEventsBy(nullptr) : loaded->MarkEvents());
     support_ = std::move(loaded);
   }
   if (support_ == nullptr) return absl::FailedPreconditionError("the support kernels were not sent");

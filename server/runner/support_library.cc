@@ -197,8 +197,8 @@ absl::Status SupportLibrary::MarkEvents() {
   QGEMM_RETURN_IF_ERROR(
       device_->ReadBack(results_->address(), {reinterpret_cast<std::byte*>(&step_ns), sizeof(step_ns)}));
   QGEMM_RETURN_IF_ERROR(ClearResults());
-  if (step_ns == 0 || step_ns > kCoarsestStepNs) return absl::OkStatus();
-  return device_->MarkEventsBy(*kernels_.at(support::kMark));
+  const bool fine = step_ns > 0 && step_ns <= kCoarsestStepNs;
+  return device_->MarkEventsBy(fine ? kernels_.at(support::kMark).get() : nullptr);
 }
 
 absl::Status SupportLibrary::Flush() {

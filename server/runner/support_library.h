@@ -80,7 +80,8 @@ class SupportLibrary {
 
   // Has the device's events marked by a kernel, unless the GPU's clock is coarser than kCoarsestStepNs: what
   // a kernel between two events of the driver seems to take depends on more than the kernel, by some tenths
-  // of a microsecond that differ from kernel to kernel and from process to process (README.md).
+  // of a microsecond that differ from kernel to kernel and from process to process (README.md). The library
+  // must then outlive the device's last event, or another one's call of this.
   [[nodiscard]] absl::Status MarkEvents();
   static constexpr uint64_t kCoarsestStepNs = 128;
 

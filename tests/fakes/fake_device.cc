@@ -265,9 +265,9 @@ absl::Status FakeDevice::CopyOnDevice(uint64_t dst, uint64_t src, int64_t bytes)
   });
 }
 
-absl::Status FakeDevice::MarkEventsBy(const DeviceKernel& mark) {
+absl::Status FakeDevice::MarkEventsBy(const DeviceKernel* mark) {
   QGEMM_RETURN_IF_ERROR(Enter());
-  mark_ = &mark;
+  mark_ = mark;
   return absl::OkStatus();
 }
 
@@ -335,8 +335,9 @@ absl::Status FakeDevice::ReadBack(uint64_t address, absl::Span<std::byte> target
 
 absl::StatusOr<double> FakeDevice::ElapsedMicroseconds(int begin, int end) {
   QGEMM_RETURN_IF_ERROR(Enter());
-  if (mark_ != nullptr)
+  if (mark_ != nullptr) {
     return (static_cast<double>(marks_.at(end)) - static_cast<double>(marks_.at(begin))) * 1e-3;
+  }
   return events_.at(end) - events_.at(begin);
 }
 

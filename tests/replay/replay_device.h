@@ -46,7 +46,7 @@ class ReplayDevice : public Device {
   absl::Status SetBytes(uint64_t address, uint8_t value, int64_t bytes) override;
   absl::Status CopyOnDevice(uint64_t dst, uint64_t src, int64_t bytes) override;
   absl::Status RecordEvent(int event) override;
-  absl::Status MarkEventsBy(const DeviceKernel& /*mark*/) override { return absl::OkStatus(); }
+  absl::Status MarkEventsBy(const DeviceKernel* /*mark*/) override { return absl::OkStatus(); }
   absl::Status LaunchGraph(const DeviceGraph& graph) override;
   absl::Status BeginCapture() override;
   absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() override;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/match.h"
 #include "server/runner/graph_pool.h"
 #include "tests/fakes/fake_cuda_driver.h"
 
@@ -89,6 +90,75 @@ TEST_F(CudaDeviceTest, AnUpdatedGraphRunsTheNextKernelAndRecordsItsEvents) {
   RunOnce(graphs, {}, Sample(*a, 9, 4));
   EXPECT_EQ(fake_cuda::Current().events_set, 2);
   EXPECT_EQ(graphs.counts().updated, 2);
+}
+
+// Events that a kernel marks: launches, which an update gives other places to write to.
+class MarkedEventsTest : public CudaDeviceTest {
+ protected:
+  void SetUp() override {
+    CudaDeviceTest::SetUp();
+    module_ = device_->Load("mark").value();
+    mark_ = module_->Find("mark_8", 0).value();
+    ASSERT_TRUE(device_->MarkEventsBy(mark_.get()).ok());
+  }
+  void TearDown() override {
+    mark_.reset();
+    module_.reset();
+    CudaDeviceTest::TearDown();
+  }
+  // Where mark `i` of what ran wrote, or 0.
+  static uint64_t MarkedAt(const std::vector<std::string>& ran, int i) {
+    const std::string& text = ran[2 * i + 1];
+    return absl::StartsWith(text, "mark_8(") ? std::stoull(text.substr(7)) : 0;
+  }
+  absl::Status Mark(uint64_t address, uint64_t ns) {
+    return device_->Write(address, {reinterpret_cast<const std::byte*>(&ns), sizeof(ns)});
+  }
+
+  std::unique_ptr<DeviceModule> module_;
+  std::unique_ptr<DeviceKernel> mark_;
+};
+
+TEST_F(MarkedEventsTest, TimesAreWhatTheKernelWroteInTheLastRun) {
+  GraphPool graphs(*device_, /*updates=*/true);
+  const auto module = device_->Load("a").value();
+  const auto a = module->Find("a_84", 4096).value();
+  const auto graph = graphs.Make({}, Sample(*a, 7)).value();
+  ASSERT_TRUE(graph);
+  uint64_t begin_ns = 1'000'000'000'000'000'000;  // as much as a clock since 1970 has
+  for (const uint64_t took_ns : {12320, 64, 12320}) {
+    fake_cuda::Current().ran.clear();
+    ASSERT_TRUE(device_->LaunchGraph(*graph).ok());
+    ASSERT_THAT(fake_cuda::Current().ran, testing::SizeIs(4));
+    const uint64_t begin = MarkedAt(fake_cuda::Current().ran, 0);
+    EXPECT_EQ(MarkedAt(fake_cuda::Current().ran, 1), begin + 8);
+    ASSERT_TRUE(Mark(begin, begin_ns).ok());
+    ASSERT_TRUE(Mark(begin + 8, begin_ns + took_ns).ok());
+    EXPECT_DOUBLE_EQ(device_->ElapsedMicroseconds(0, 1).value(), static_cast<double>(took_ns) * 1e-3);
+    begin_ns += 1'000'000;
+  }
+}
+
+TEST_F(MarkedEventsTest, AnUpdatedGraphMarksItsOwnEvents) {
+  GraphPool graphs(*device_, /*updates=*/true);
+  const auto module = device_->Load("a b").value();
+  const auto a = module->Find("a_84", 4096).value();
+  const auto b = module->Find("b_84", 4096).value();
+  const uint64_t first = MarkedAt(RunOnce(graphs, {}, Sample(*a, 7)), 0);
+  const std::vector<std::string> ran = RunOnce(graphs, {}, Sample(*b, 8, 4));
+  EXPECT_EQ(graphs.counts().updated, 1);
+  EXPECT_EQ(ran[2], "b_84(8, 2) 3x4x1 threads 128 smem 4096 cluster 1");
+  EXPECT_EQ(MarkedAt(ran, 0), first + 4 * 8);
+  EXPECT_EQ(MarkedAt(ran, 1), first + 5 * 8);
+  // The events of the driver again: not what a graph of marks can become.
+  ASSERT_TRUE(device_->MarkEventsBy(nullptr).ok());
+  EXPECT_THAT(RunOnce(graphs, {}, Sample(*a, 7))[1], testing::StartsWith("record"));
+  EXPECT_NEAR(device_->ElapsedMicroseconds(0, 1).value(), 10, 1e-6);
+}
+
+TEST_F(MarkedEventsTest, EventsWithoutAPlaceAreRefused) {
+  EXPECT_TRUE(device_->RecordEvent(4095).ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(device_->RecordEvent(4096)));
 }
 
 // The driver may look at the function that was captured whenever it updates its node.

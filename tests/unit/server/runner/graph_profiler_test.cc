@@ -404,6 +404,43 @@ TEST_F(ClockStepTest, EventsAreTheDriversWhereTheClockIsCoarseOrStandsStill) {
   }
 }
 
+// The kernel that marked events until now is gone with its library.
+TEST_F(ClockStepTest, EventsAreTheDriversAgainWhenALaterLibraryDoesNotMarkThem) {
+  GiveStep(32);
+  EXPECT_DOUBLE_EQ(Screen(Named("good"))->timing().median_us(), 16);
+  GiveStep(1024);
+  EXPECT_DOUBLE_EQ(Screen(Named("good"))->timing().median_us(), 15);
+  EXPECT_EQ(Marks(), 0);
+  GiveStep(32);
+  EXPECT_DOUBLE_EQ(Screen(Named("good"))->timing().median_us(), 16);
+  profiler_->TimeFromTheHost();
+  GiveStep(32);
+  EXPECT_DOUBLE_EQ(Screen(Named("good"))->timing().median_us(), 15);
+  EXPECT_EQ(Marks(), 0);
+}
+
+// A library that is refused half-way leaves all as it was.
+TEST_F(ClockStepTest, AFailureAtAnyStepOfASecondLibraryLeavesTheFirst) {
+  GiveStep(32);
+  const auto times = [&] {
+    const auto reply = Screen(Named("good"));
+    return reply.ok() ? reply->timing().median_us() : -1;
+  };
+  for (int step = 0;; ++step) {
+    const int before = device_->calls();
+    device_->FailAt(step, absl::InternalError("step failed"));
+    const bool prepared = Prepare().ok();
+    const bool reached = device_->calls() - before > step;
+    device_->FailNever();
+    if (!prepared) {
+      ASSERT_TRUE(Prepare(/*with_support=*/false).ok()) << "step " << step;
+    }
+    EXPECT_DOUBLE_EQ(times(), 16) << "step " << step;
+    if (!reached) break;
+    ASSERT_LT(step, 200);
+  }
+}
+
 TEST_F(ClockStepTest, HostTimedKernelsHaveTheDriversEvents) {
   profiler_->TimeFromTheHost();
   GiveStep(32);
