@@ -167,6 +167,7 @@ class Race {
       racing.push_back(i);
       racing_us.push_back(rounds_.us[i]);
     }
+    if (racing.size() < 2) return true;
     const std::vector<Standing> standings = CompareToFastest(racing_us, tie_band);
     bool decided = true;
     const size_t fastest = racing[FastestOf(racing_us)];
@@ -177,7 +178,7 @@ class Race {
       }
       if (standings[i] == Standing::kOpen) decided = false;
     }
-    return decided || standings.size() < 2;
+    return decided;
   }
 
   bool AnyShort() const {

@@ -120,6 +120,20 @@ TEST_F(TimingSequenceTest, RoundsInterleaveTheKernelsAndEndWithTheProbe) {
   EXPECT_THAT(rounds->probe_us, Each(9.0));
 }
 
+TEST_F(TimingSequenceTest, ARaceOfOneOrOfNobodyEndsAtOnce) {
+  const std::vector<PlacedKernel> one = {Put("b")};
+  RoundsOptions options;
+  options.budget = std::chrono::seconds(10);
+  for (const absl::Span<const PlacedKernel> kernels : {absl::MakeConstSpan(one), {}}) {
+    const auto rounds = RunRounds(graphs_, Put("flush"), kernels, Put("probe"), options, clock_);
+    ASSERT_TRUE(rounds.ok()) << rounds.status();
+    EXPECT_EQ(rounds->probe_us.size(), kMinRounds);
+    const std::vector<Center> centers = rounds->Centers();
+    ASSERT_EQ(centers.size(), kernels.size());
+    for (const Center& center : centers) EXPECT_DOUBLE_EQ(center.us, 20);
+  }
+}
+
 // Six places are two batches of rounds; the third batch begins with the first places again.
 TEST_F(TimingSequenceTest, SamplesTakeTurnsWithThePlacements) {
   std::vector<int> put;
