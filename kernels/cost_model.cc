@@ -52,10 +52,11 @@ int GroupsPerBlock(const WeightFormat& format) {
 }
 
 // Shifts, logic and subtractions that make numbers of eight codes: device/dequant.cuh. Raw codes are not
-// exact integers.
+// made exact integers; those of fp16 are moved up in their bytes.
 double CodeInstructions(const KernelSignature& signature, bool raw) {
   const bool bf16 = signature.act == ScalarType::kBf16;
-  const double exact = raw ? 0 : 4;
+  const bool moved = raw && !bf16 && signature.format.bits < 8;
+  const double exact = raw ? (moved ? 2 : 0) : 4;
   if (signature.format.bits == 4) return (bf16 ? 7 : 5) + exact;
   if (signature.format.bits < 8) return 12 + exact;
   if (!bf16) return 6 + exact;

@@ -15,9 +15,12 @@
 //           back and sets the magic, 1024 + q.
 // Instructions per 8 weights, bf16 / fp16: 4 bits 11 / 9, 5 and 6 bits 16 / 16, 8 bits 16 / 10.
 //
-// Raw codes (raw_step) keep their power of two: 4 bits 7 / 5, 5 and 6 bits 12 / 12, 8 bits 14 / 6. What it and the zero point are worth is
+// Raw codes (raw_step) keep their power of two: 4 bits 7 / 7, 5 and 6 bits 12 / 14, 8 bits 14 / 6. What it and the zero point are worth is
 // taken off a sum of products instead, as many times as the activations' sum (Scale::of_raw): exact in fp32 but for the rounding of
-// sums some 30 times as large as the result's terms.
+// sums some 30 (bf16) or 16 times (fp16) as large as the result's terms. Tensor cores round towards zero, so that where activations
+// have one sign, every rounding goes the same way: fp16 codes of 4 bits as 1024 + q, two instructions less, would be 2e-3 (K = 5120)
+// to 4e-3 (20480) off then, beside the root of the sum of squares; as 64 + q 1e-4 and 2e-4, bf16's 1.4e-4 and 3e-4 (computed, not measured).
+// An activation that is not finite, or from 1e34 on, makes its row of Y NaN.
 //
 // For activations of bytes a code becomes the byte 2^(8 - bits) (q - 2^(bits - 1)), its power of two left to the scale: at the
 // top of its byte with the sign bit turned. A word of step w and of row g or g + 8 is four k of m16n8k32's A operand, in
@@ -105,17 +108,18 @@ QG_DEVICE u32 container(const Codes& c) {
   return merge<(kBits == 5 ? 0x10101010u : 0x30303030u)>(moved, low);
 }
 
-// Raw codes: what a step is before the fma, less this times the sum of the activations is what it is worth; of row g + 8 (`kUpper`)
-// 16 times as much in fp16 and 4 bits.
-template <bool kUpper>
+// Raw codes: 2^kRawShift of each are what a step has before the fma, plus raw_zero(0). fp16 codes stand at the top of their bytes, so
+// that what is taken off again is not 1024 codes but 64, 128 or 256.
+constexpr int kRawShift = config::kActIsBf16 ? 0 : 8 - kBits;
+constexpr float kRawWorth = 1.f / (1 << kRawShift);
+// What a step is before the fma, less this times the sum of the activations, is worth 2^kRawShift (q - z).
 QG_DEVICE float raw_zero(float z) {
   if constexpr (config::kActIsBf16) return (kBits == 8 ? -128.f : 128.f) + z;
-  return kBits == 4 && kUpper ? 1024.f + 16.f * z : 1024.f + z;
+  return 1024.f + (1 << kRawShift) * z;
 }
-constexpr float kRawUpper = !config::kActIsBf16 && kBits == 4 ? 1.f / 16.f : 1.f;
 
-// Step w of 16 k -> the four A registers, raw.
-template <int kW>
+// Step w of 16 k -> the four A registers, raw; or (`kShift` 0) as the fma wants them.
+template <int kW, int kShift>
 QG_DEVICE void raw_step(const Codes& c, u32 (&a)[4]) {
   if constexpr (kBits == 4 && config::kActIsBf16) {
 #pragma unroll
@@ -124,11 +128,11 @@ QG_DEVICE void raw_step(const Codes& c, u32 (&a)[4]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const u32 part = c.low[kW] >> (8 * h);
-      a[2 * h] = magic<0x000f000fu>(part);
+      a[2 * h] = kShift == 0 ? magic<0x000f000fu>(part) : magic<0x00f000f0u>(h ? c.low[kW] >> 4 : c.low[kW] << 4);
       a[2 * h + 1] = magic<0x00f000f0u>(part);
     }
   } else if constexpr (kBits < 8) {
-    const u32 bytes[2] = {container<kW, 0>(c), container<kW, 1>(c)};
+    const u32 bytes[2] = {container<kW, 0>(c) << kShift, container<kW, 1>(c) << kShift};
 #pragma unroll
     for (int p = 0; p < 4; ++p) a[p] = __byte_perm(bytes[p & 1], kMagic, p < 2 ? 0x7250 : 0x7351);
   } else {
@@ -145,10 +149,10 @@ QG_DEVICE void raw_step(const Codes& c, u32 (&a)[4]) {
     }
   }
 }
-// The same as exact integers q - z.
+// Step w as exact integers q - z.
 template <int kW>
 QG_DEVICE void step(const Codes& c, const Offsets& o, u32 (&a)[4]) {
-  raw_step<kW>(c, a);
+  raw_step<kW, 0>(c, a);
 #pragma unroll
   for (int p = 0; p < 4; ++p) {
     if constexpr (kBits == 8 && config::kActIsBf16 && !config::kIntegerZeros && !config::kFloatZeros) {
@@ -181,13 +185,13 @@ QG_DEVICE void byte_step(const Codes& c, u32* a) {
 // For loops over w that are unrolled.
 QG_DEVICE void raw_step(const Codes& c, int w, u32 (&a)[4]) {
   if (w == 0) {
-    raw_step<0>(c, a);
+    raw_step<0, kRawShift>(c, a);
   } else if (w == 1) {
-    raw_step<1>(c, a);
+    raw_step<1, kRawShift>(c, a);
   } else if (w == 2) {
-    raw_step<2>(c, a);
+    raw_step<2, kRawShift>(c, a);
   } else {
-    raw_step<3>(c, a);
+    raw_step<3, kRawShift>(c, a);
   }
 }
 QG_DEVICE void step(const Codes& c, int w, const Offsets& o, u32 (&a)[4]) {
@@ -274,9 +278,8 @@ struct Scale {
   QG_DEVICE float of_raw(int h, float part, float sum) const {
     constexpr float kCenter = kFloatZeros ? 0.f : 1 << (config::kBits - 1);
     const float z = kIntegerZeros ? static_cast<float>(h ? zeros >> 8 : zeros & 0xffu) : kCenter;
-    const float scale = h ? s.value(1) * dequant::kRawUpper : s.value(0);
-    if constexpr (kRawIsExact) return scale * part;
-    float worth = scale * (part - (h ? dequant::raw_zero<true>(z) : dequant::raw_zero<false>(z)) * sum);
+    if constexpr (kRawIsExact) return s.value(h) * part;
+    float worth = s.value(h) * dequant::kRawWorth * (part - dequant::raw_zero(z) * sum);
     if constexpr (kFloatZeros) worth += b.value(h) * sum;
     return worth;
   }

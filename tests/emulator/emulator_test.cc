@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 
@@ -91,13 +92,77 @@ TEST_P(Formats, AgreeWithFp64AndAreClean) {
   EXPECT_GE(candidates, cases);
 }
 
-std::string FormatName(const testing::TestParamInfo<std::tuple<int, Family>>& info) {
-  std::string name = absl::StrCat(std::get<1>(info.param) == Family::kMma ? "mma " : "wgmma ",
-                                  SignatureName(FormatSignatures()[std::get<0>(info.param)]));
+// As a test may be named.
+std::string NameOf(std::string name) {
   for (char& c : name) {
     if (!isalnum(static_cast<unsigned char>(c))) c = '_';
   }
   return name;
+}
+
+std::string FormatName(const testing::TestParamInfo<std::tuple<int, Family>>& info) {
+  return NameOf(absl::StrCat(std::get<1>(info.param) == Family::kMma ? "mma " : "wgmma ",
+                             SignatureName(FormatSignatures()[std::get<0>(info.param)])));
+}
+
+// Formats whose codes family mma sums raw, the activations' types taking turns.
+std::vector<KernelSignature> RawFormats() {
+  const std::vector<KernelSignature> all = FormatSignatures();
+  std::vector<KernelSignature> raw;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const WeightFormat& format = all[i].format;
+    if (all[i].quantization != ActivationQuantization::kNone) continue;
+    if (format.channel_wise() && format.zero_point != ZeroPoint::kFloat) continue;
+    const ScalarType turn = i / 2 % 2 == 0 ? ScalarType::kFp16 : ScalarType::kBf16;
+    if (all[i].act == turn) raw.push_back(all[i]);
+  }
+  return raw;
+}
+
+// Sums far beyond one, sums whose terms cancel, and sums whose roundings all go the same way, as
+// tests/gpu/candidate_test.cc has them on a GPU: the error stays small beside the terms, whatever is left of
+// them. K ends within a stage, a unit of slices, or a block, where the format lets it.
+class HugeAndCancelling : public testing::TestWithParam<int> {};
+
+TEST_P(HugeAndCancelling, InputsAreRight) {
+  KernelSignature signature = RawFormats()[GetParam()];
+  signature.epilogue = {};
+  signature.out = ScalarType::kFp32;
+  const int group = signature.format.group_size;
+  const KernelShape shape = {17, group == 0 ? 200 : group >= 128 ? 2048 + group : 320 + group};
+  constexpr int64_t kM = 9;
+  constexpr const char* kConfigs[] = {"mma_t2_r2_w1x2_s3_b2_slice_post", "mma_t2_r1_w2x2_s3_b2_staged_post",
+                                      "mma_t2_r1_w1x4_s4_b1_slice_post"};
+  const Candidate candidate = {ParseConfig(kConfigs[GetParam() % std::size(kConfigs)]).value(), 1,
+                               Reduction::kNone};
+  const auto kernel = Compiled(RenderKernelSource(candidate.config, signature));
+  ASSERT_NE(kernel, nullptr);
+  std::mt19937 random(GetParam());
+  std::normal_distribution<double> normal(0, 1);
+  // fp16 ends at 65504.
+  const double size = signature.act == ScalarType::kBf16 ? 1e15 : 3e3;
+  enum Kind { kHuge, kCancelling, kOfOneSign };
+  for (const Kind kind : {kHuge, kCancelling, kOfOneSign}) {
+    std::vector<double> x(kM * shape.k);
+    for (size_t i = 0; i < x.size(); ++i) {
+      x[i] = normal(random) * size;
+      // Every second one takes back nearly what the one before gave.
+      if (kind == kCancelling && i % 2 == 1) x[i] = -x[i - 1] * (1 + normal(random) / 256);
+      if (kind == kOfOneSign) x[i] = std::fabs(x[i]);
+    }
+    const KernelCase data = MakeKernelCase(shape, signature, kM, &x);
+    ASSERT_TRUE(IsLegal(candidate, data.problem, BucketFor(kM), Profile("h200")).ok());
+    const auto run = RunCandidate(*kernel, candidate, data, kM, GetParam());
+    ASSERT_TRUE(run.ok()) << run.status();
+    double squares = 0;
+    for (const double value : data.expected) squares += value * value;
+    SCOPED_TRACE(absl::StrCat(ProblemName(data.problem), " ", CandidateName(candidate), " kind ", kind, ": ",
+                              run->Describe()));
+    EXPECT_LE(run->error * std::sqrt(squares) / data.root_sum_squares, ToleranceFor(signature));
+    EXPECT_EQ(run->violation, "");
+    EXPECT_TRUE(run->repeatable);
+    EXPECT_THAT(run->problems, testing::IsEmpty());
+  }
 }
 
 // A slice longer than the chunks that its activations are made bytes in, and warps with unequal numbers of
@@ -307,6 +372,11 @@ std::vector<std::tuple<int, Family>> FormatsAndFamilies() {
   }
   return all;
 }
+
+INSTANTIATE_TEST_SUITE_P(All, HugeAndCancelling, testing::Range(0, static_cast<int>(RawFormats().size())),
+                         [](const testing::TestParamInfo<int>& info) {
+                           return NameOf(SignatureName(RawFormats()[info.param]));
+                         });
 
 INSTANTIATE_TEST_SUITE_P(All, Formats, testing::ValuesIn(FormatsAndFamilies()), FormatName);
 

@@ -60,6 +60,14 @@ double Half(uint32_t pair, int shift, ScalarType type) {
   return ScalarToDouble(static_cast<uint16_t>(pair >> shift), type);
 }
 
+// As tensor cores round their sums: towards zero (Fasi et al., Numerical behavior of NVIDIA tensor cores,
+// 2021).
+float Truncated(double sum) {
+  const auto nearest = static_cast<float>(sum);
+  if (std::isinf(nearest) || !(std::fabs(nearest) > std::fabs(sum))) return nearest;
+  return std::nextafter(nearest, 0.f);
+}
+
 // What createpolicy makes here.
 constexpr uint64_t kPolicy = 0x9e3779b97f4a7c15u;
 
@@ -81,8 +89,9 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
   if (i.Is("createpolicy")) return Set(v[0], o, kPolicy);
   if (i.Is("cp.async.cg.shared.global")) {
     const bool hint = absl::StrContains(i.name, "cache_hint");
-    if (hint && Bits(v.back(), o) != kPolicy)
+    if (hint && Bits(v.back(), o) != kPolicy) {
       Problem("cp.async with a policy that createpolicy did not make");
+    }
     const size_t operands = v.size() - (hint ? 1 : 0);
     const SharedCopy copy = {Word(v[0], o), Pointer(v[1], o), operands > 3 ? Word(v[3], o) : 16};
     if (copy.to % 16 != 0) Problem("cp.async to a shared address that is not a multiple of 16");
@@ -329,7 +338,7 @@ void Machine::Mma(const PtxInstruction& i, const SimtOperand* operands) {
             const uint32_t c = Word(i.values[10 + r], o);
             double sum = bytes ? static_cast<int32_t>(c) : FloatOf(c);
             for (int k = 0; k < depth; ++k) sum += a[row][k] * b[column][k];
-            d[r] = bytes ? static_cast<uint32_t>(static_cast<int32_t>(sum)) : BitsOf(static_cast<float>(sum));
+            d[r] = bytes ? static_cast<uint32_t>(static_cast<int32_t>(sum)) : BitsOf(Truncated(sum));
           }
           for (int r = 0; r < 4; ++r) Set(i.values[r], o, d[r]);
         }
@@ -414,7 +423,7 @@ void Machine::RunWgmma(Warp& warp, const MatrixBatch& batch) {
       float& d = *batch.d[lane][j];
       double sum = batch.accumulate ? d : 0;
       for (int k = 0; k < 16; ++k) sum += a[row][k] * b[column * 16 + k];
-      d = static_cast<float>(sum);
+      d = Truncated(sum);
     }
   }
 }

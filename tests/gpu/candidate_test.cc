@@ -368,8 +368,8 @@ std::string FormatParamName(const testing::TestParamInfo<int>& info) {
 INSTANTIATE_TEST_SUITE_P(Formats, AwkwardShape,
                          testing::Range(0, static_cast<int>(FormatSignatures().size())), FormatParamName);
 
-// Sums far beyond one and sums whose terms cancel: the error stays small beside the terms, whatever is left
-// of them.
+// Sums far beyond one, sums whose terms cancel, and sums whose roundings all go the same way: the error stays
+// small beside the terms, whatever is left of them.
 TEST_F(AwkwardShape, HugeAndCancellingInputsAreRight) {
   constexpr int64_t kM = 33;
   const KernelShape shape = {257, 1152};
@@ -381,12 +381,14 @@ TEST_F(AwkwardShape, HugeAndCancellingInputsAreRight) {
     if (signature.format.group_size != 128 && !signature.format.channel_wise()) continue;
     signature.epilogue = {};
     signature.out = ScalarType::kFp32;
-    for (const bool cancelling : {false, true}) {
+    for (const std::string kind : {"huge", "cancelling", "of one sign"}) {
       std::vector<double> x(kM * shape.k);
       for (size_t i = 0; i < x.size(); ++i) {
-        // fp16 ends at 65504. Every second half of the terms takes back nearly what the first gave.
-        x[i] = normal(random) * (signature.act == ScalarType::kBf16 ? 1e15 : 3e3);
-        if (cancelling && i % 2 == 1) x[i] = -x[i - 1] * (1 + normal(random) / 256);
+        // fp16 ends at 65504. Every second one takes back nearly what the one before gave.
+        const double size = signature.act == ScalarType::kBf16 ? 1e15 : 3e3;
+        x[i] = normal(random) * size;
+        if (kind == "cancelling" && i % 2 == 1) x[i] = -x[i - 1] * (1 + normal(random) / 256);
+        if (kind == "of one sign") x[i] = std::fabs(x[i]);
       }
       Data data = MakeData(shape, signature, kM, &x);
       const std::vector<KernelConfig> configs = Spread(ConfigSpace(signature, BucketFor(kM), profile()), 5);
@@ -405,8 +407,7 @@ TEST_F(AwkwardShape, HugeAndCancellingInputsAreRight) {
         ++tally.candidates;
         tally.worst_error = std::max(tally.worst_error, error);
         EXPECT_LE(error, ToleranceFor(signature))
-            << SignatureName(signature) << " " << CandidateName(candidate)
-            << (cancelling ? " cancelling" : " huge");
+            << SignatureName(signature) << " " << CandidateName(candidate) << " " << kind;
         EXPECT_EQ(violation, "");
       }
     }
