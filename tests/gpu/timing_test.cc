@@ -105,6 +105,22 @@ TEST_F(TimingTest, EventsInsideAGraphMeasureTheKernel) {
   EXPECT_NEAR(spun, 100 + empty, 5);
 }
 
+// Where the GPU's clock is too coarse, events remain and say the same.
+TEST_F(TimingTest, MarksInsideAGraphMeasureTheKernelAndGoAgain) {
+  const double by_events = Median(Flush(), Nothing());
+  ASSERT_TRUE(support().MarkEvents().ok());
+  const double empty = Median(Flush(), Nothing());
+  const double spun = Median(Flush(), Spin(100'000));
+  ASSERT_TRUE(device().MarkEventsBy(nullptr).ok());
+  const double by_events_again = Median(Flush(), Nothing());
+  std::printf("by marks: empty kernel %.2f us, 100 us spin %.2f us; empty by events %.2f and %.2f us\n",
+              empty, spun, by_events, by_events_again);
+  EXPECT_GT(empty, 0);
+  EXPECT_LT(empty, 10);
+  EXPECT_NEAR(spun, 100 + empty, 5);
+  EXPECT_NEAR(by_events_again, by_events, 1);
+}
+
 TEST_F(TimingTest, MediansAreStableBetweenRuns) {
   const double first = Median(Flush(), Read());
   const double second = Median(Flush(), Read());
