@@ -21,8 +21,7 @@ bool KernelsReady(const PickJob& job) {
 bool PredictionReady(const PickJob& job) {
   for (const CandidateState& state : job.candidates) {
     if (state.kernel == nullptr || !state.kernel->ready()) return false;
-    const bool usable = state.kernel->status().ok() && !state.kernel->spills();
-    if (usable || state.kernel->is_system_failure()) return true;
+    if (state.kernel->usable() || state.kernel->is_system_failure()) return true;
   }
   return false;
 }

@@ -57,6 +57,8 @@ class Kernel {
   bool spills() const {
     return record_.info().spill_store_bytes() > 0 || record_.info().spill_load_bytes() > 0;
   }
+  // There is a kernel, and one that may be picked.
+  bool usable() const { return status_.ok() && !spills(); }
   const std::shared_ptr<KernelProgress>& progress() const { return progress_; }
   // Somebody else waits for it: its compile, if it waits, stands in that flow, too.
   void AlsoFor(const Flow& flow);

@@ -131,7 +131,7 @@ absl::StatusOr<v1::TuneResult> MeasuredTuning::Predict(PickJob& job, bool may_yi
       if (board_.Abandoned(job)) return absl::CancelledError("nobody waits for this pick any more");
       Await(job, may_yield, [&] { return state.kernel->ready(); });
     }
-    if (state.kernel->status().ok() && !state.kernel->spills()) {
+    if (state.kernel->usable()) {
       winner = &state;
       break;
     }
@@ -221,7 +221,7 @@ absl::Status MeasuredTuning::ScreenAll(PickJob& job, bool may_yield) {
   // Its kernel is there and can be run, or is known to be none.
   const auto ready_undecided = [&](const CandidateState& state) {
     if (!Undecided(state) || !state.kernel->ready()) return false;
-    return job.support->ready() || !state.kernel->status().ok() || state.kernel->spills();
+    return job.support->ready() || !state.kernel->usable();
   };
   while (std::any_of(job.candidates.begin(), job.candidates.end(), Undecided)) {
     if (board_.Abandoned(job)) return absl::CancelledError("nobody waits for this pick any more");

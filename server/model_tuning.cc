@@ -57,7 +57,7 @@ absl::StatusOr<const CandidateState*> ModelTuning::Choose(PickJob& job) {
     const Kernel& kernel = *state.kernel;
     if (winner != nullptr && !kernel.ready()) continue;  // the job was hurried
     if (!kernel.status().ok() && kernel.is_system_failure()) return kernel.status();
-    if (kernel.status().ok() && !kernel.spills()) {
+    if (kernel.usable()) {
       if (winner == nullptr) winner = &state;  // candidates are in the order of their predictions
       continue;
     }
