@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace qgemm {
 namespace {
@@ -56,6 +57,14 @@ Center CenterOf(std::vector<double> samples) {
   return center;
 }
 
+Center CenterOfDifferences(const std::vector<double>& samples, const std::vector<double>& others) {
+  std::vector<double> differences(samples.size());
+  for (size_t round = 0; round < differences.size(); ++round) {
+    differences[round] = samples[round] - others[round];
+  }
+  return CenterOf(std::move(differences));
+}
+
 size_t FastestOf(absl::Span<const std::vector<double>> samples) {
   size_t fastest = 0;
   double least = std::numeric_limits<double>::infinity();
@@ -69,29 +78,26 @@ size_t FastestOf(absl::Span<const std::vector<double>> samples) {
   return fastest;
 }
 
-std::vector<Standing> CompareToFastest(absl::Span<const std::vector<double>> samples, double tie_band) {
-  std::vector<Standing> standings(samples.size(), Standing::kOpen);
-  if (samples.empty() || samples[0].size() < kLeastRounds) return standings;
-  const size_t fastest = FastestOf(samples);
+Ranking CompareToFastest(absl::Span<const std::vector<double>> samples, double tie_band) {
+  Ranking result;
+  result.standings.assign(samples.size(), Standing::kOpen);
+  if (samples.empty() || samples[0].size() < kLeastRounds) return result;
+  const size_t fastest = result.fastest = FastestOf(samples);
   const double band = tie_band * CenterOf(samples[fastest]).us;
   const double widening = 1 + kSmallSample / static_cast<double>(samples[0].size());
   for (size_t i = 0; i < samples.size(); ++i) {
     if (i == fastest) {
-      standings[i] = Standing::kTied;
+      result.standings[i] = Standing::kTied;
       continue;
     }
-    std::vector<double> differences(samples[i].size());
-    for (size_t round = 0; round < differences.size(); ++round) {
-      differences[round] = samples[i][round] - samples[fastest][round];
-    }
-    const Center difference = CenterOf(std::move(differences));
+    const Center difference = CenterOfDifferences(samples[i], samples[fastest]);
     if (difference.us - kSureSlower * widening * difference.error > band) {
-      standings[i] = Standing::kSlower;
+      result.standings[i] = Standing::kSlower;
     } else if (std::fabs(difference.us) + kSureTied * widening * difference.error <= band) {
-      standings[i] = Standing::kTied;
+      result.standings[i] = Standing::kTied;
     }
   }
-  return standings;
+  return result;
 }
 
 }  // namespace qgemm

@@ -26,6 +26,10 @@ struct Center {
 // infinite for fewer than four samples.
 Center CenterOf(std::vector<double> samples);
 
+// The centre of the differences that `samples` have from `others` round by round, over the rounds that there
+// are of `samples`.
+Center CenterOfDifferences(const std::vector<double>& samples, const std::vector<double>& others);
+
 // The one with the smallest centre; `samples` must not be empty, nor any of it.
 size_t FastestOf(absl::Span<const std::vector<double>> samples);
 
@@ -36,11 +40,17 @@ enum class Standing {
   kSlower,  // slower by more than the tie band, beyond three standard errors: more rounds will not change it
 };
 
+// What a race has shown so far.
+struct Ranking {
+  size_t fastest = 0;  // the one that the standings are against; 0 where there are too few rounds
+  std::vector<Standing> standings;
+};
+
 // Compares candidates by the paired differences of their rounds to the fastest one's (smallest centre):
 // samples[candidate][round], all of the same length. Samples of one round were taken within milliseconds, so
 // drift that candidates share cancels. `tie_band` is a fraction of the fastest centre: 0.003 = 0.3 %. All
 // open while there are fewer than 10 rounds.
-std::vector<Standing> CompareToFastest(absl::Span<const std::vector<double>> samples, double tie_band);
+Ranking CompareToFastest(absl::Span<const std::vector<double>> samples, double tie_band);
 
 }  // namespace qgemm
 

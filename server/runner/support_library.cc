@@ -191,7 +191,6 @@ absl::Status SupportLibrary::MarkEvents() {
   // A clock that stands still is given up after some milliseconds.
   constexpr uint32_t kChanges = 8;
   constexpr uint32_t kReads = 1 << 16;
-  QGEMM_RETURN_IF_ERROR(ClearResults());
   QGEMM_RETURN_IF_ERROR(Run(support::kClockStep, {1, 1, 1}, 1, results_->address(), kChanges, kReads));
   uint64_t step_ns = 0;
   QGEMM_RETURN_IF_ERROR(

@@ -92,11 +92,7 @@ std::vector<Center> Rounds::Centers() const {
   for (const size_t i : order) {
     if (i == fastest) continue;
     const size_t against = rival(i) == i ? fastest : rival(i);
-    std::vector<double> differences(us[i].size());
-    for (size_t round = 0; round < differences.size(); ++round) {
-      differences[round] = us[i][round] - us[against][round];
-    }
-    const Center difference = CenterOf(std::move(differences));
+    const Center difference = CenterOfDifferences(us[i], us[against]);
     centers[i] = {centers[against].us + difference.us, difference.error};
   }
   return centers;
@@ -168,15 +164,14 @@ class Race {
       racing_us.push_back(rounds_.us[i]);
     }
     if (racing.size() < 2) return true;
-    const std::vector<Standing> standings = CompareToFastest(racing_us, tie_band);
+    const Ranking ranking = CompareToFastest(racing_us, tie_band);
     bool decided = true;
-    const size_t fastest = racing[FastestOf(racing_us)];
     for (size_t i = 0; i < racing.size(); ++i) {
-      if (standings[i] == Standing::kSlower) {
+      if (ranking.standings[i] == Standing::kSlower) {
         racing_[racing[i]] = false;
-        rounds_.lost_to[racing[i]] = fastest;
+        rounds_.lost_to[racing[i]] = racing[ranking.fastest];
       }
-      if (standings[i] == Standing::kOpen) decided = false;
+      if (ranking.standings[i] == Standing::kOpen) decided = false;
     }
     return decided;
   }
