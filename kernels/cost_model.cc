@@ -60,7 +60,7 @@ double CodeInstructions(const KernelSignature& signature, bool raw) {
   if (signature.format.bits == 4) return (bf16 ? 7 : 5) + exact;
   if (signature.format.bits < 8) return 12 + exact;
   if (!bf16) return 6 + exact;
-  return signature.format.zero_point == ZeroPoint::kNone ? 14 : 14 + exact;
+  return 14 + (signature.format.zero_point == ZeroPoint::kNone ? 0 : exact);
 }
 
 // Whether the scale is applied once, after the last MMA.

@@ -97,9 +97,10 @@ constexpr bool kOwnStages = kSliceActivations || kByteActivations;
 constexpr bool kSyncLanes = kLanesShare || (kChunks && !kChannelWise);
 
 // Stages have all their blocks, also the last one of a slice: a slice is a number of units, and K one of groups.
-constexpr bool kWholeStages = !kChannelWise && kBlocksPerUnit % kBlocks == 0 && kGroupSize % 64 == 0 && kGroupSize / 64 % kBlocks == 0;
-// `post`: blocks of a stage that share a scale and are summed before they are scaled.
-constexpr int kPartBlocks = kPostScale && !kByteActivations && kUnrollBlocks && kWholeStages ? kBlocks : 1;
+constexpr bool kWholeStages = !kChannelWise && kGroupSize % (kBlocks * 64) == 0;
+// `post`: raw codes are summed before they are scaled, of as many blocks of a stage as share a scale.
+constexpr bool kRawParts = kPostScale && !kByteActivations && !scales::kDeferred;
+constexpr int kPartBlocks = kRawParts && kUnrollBlocks && kWholeStages ? kBlocks : 1;
 
 using scales::Scale;
 
@@ -295,10 +296,10 @@ QG_DEVICE void block_post(float (&acc)[kRowTiles][kTokenTiles][4], Part (&part)[
   for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
-      if constexpr (scales::kDeferred) {
-        dequant::step(q[r], w, row_scale[r].offsets, a[r][w]);
-      } else {
+      if constexpr (kRawParts) {
         dequant::raw_step(q[r], w, a[r][w]);
+      } else {
+        dequant::step(q[r], w, row_scale[r].offsets, a[r][w]);
       }
     }
   }
@@ -312,10 +313,10 @@ QG_DEVICE void block_post(float (&acc)[kRowTiles][kTokenTiles][4], Part (&part)[
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
       const u32 low = b[w / 2][w % 2 * 2], high = b[w / 2][w % 2 * 2 + 1];
-      if constexpr (!scales::kDeferred && !Scale::kRawIsExact) act::mma(part[w / kSteps].sums[t], ones, low, high);
+      if constexpr (kRawParts && !Scale::kRawIsExact) act::mma(part[w / kSteps].sums[t], ones, low, high);
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
-        act::mma(scales::kDeferred ? acc[r][t] : part[w / kSteps].products[r][t], a[r][w], low, high);
+        act::mma(kRawParts ? part[w / kSteps].products[r][t] : acc[r][t], a[r][w], low, high);
       }
     }
   }
@@ -665,7 +666,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
           }
         }
         Part part[kGroupsPerBlock];
-        if constexpr (kPostScale && !kByteActivations) clear(part);
+        if constexpr (kRawParts) clear(part);
 #pragma unroll
         for (int j = first; j < first + kPartBlocks; ++j) {
           dequant::Codes q[kRowTiles];
@@ -682,7 +683,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
             block_pre(acc, q, scale, row_address, offset);
           }
         }
-        if constexpr (kPostScale && !kByteActivations && !scales::kDeferred) add_parts(acc, part, scale);
+        if constexpr (kRawParts) add_parts(acc, part, scale);
       }
     }
     if constexpr (kOwnStages && kSyncLanes) __syncwarp();  // this slot is overwritten next

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <optional>
 #include <vector>
 
@@ -47,36 +48,39 @@ struct Measured {
   double us;
 };
 
+void ExpectBestPredictionNear(Family family, double tolerance, std::initializer_list<Measured> cells) {
+  for (const Measured& cell : cells) {
+    const double predicted = BestPrediction(MakeProblem(cell.n, cell.k), cell.m, H200(), family);
+    EXPECT_NEAR(predicted / cell.us, 1, tolerance) << cell.n << "x" << cell.k << " m " << cell.m;
+  }
+}
+
 // Best measured times of family mma at 0c49b4c, cold after reads, H200, int4, bf16, group 128.
 TEST(CostModel, BestPredictionOfFamilyMmaIsNearTheBestMeasured) {
-  for (const Measured& cell : {Measured{5376, 4096, 1, 6.697},
-                               {5376, 4096, 8, 7.603},
-                               {8448, 6656, 1, 10.05},
-                               {8448, 6656, 16, 14.48},
-                               {6656, 19968, 1, 20.24},
-                               {6656, 19968, 8, 22.69},
-                               {1024, 6656, 4, 5.213},
-                               {256, 6656, 1, 4.181}}) {
-    const double predicted = BestPrediction(MakeProblem(cell.n, cell.k), cell.m, H200(), Family::kMma);
-    EXPECT_NEAR(predicted / cell.us, 1, 0.2) << cell.n << "x" << cell.k << " m " << cell.m;
-  }
+  ExpectBestPredictionNear(Family::kMma, 0.2,
+                           {{5376, 4096, 1, 6.697},
+                            {5376, 4096, 8, 7.603},
+                            {8448, 6656, 1, 10.05},
+                            {8448, 6656, 16, 14.48},
+                            {6656, 19968, 1, 20.24},
+                            {6656, 19968, 8, 22.69},
+                            {1024, 6656, 4, 5.213},
+                            {256, 6656, 1, 4.181}});
 }
 
 // And of family wgmma.
 TEST(CostModel, BestPredictionOfFamilyWgmmaIsNearTheBestMeasured) {
-  for (const Measured& cell : {Measured{1024, 6656, 8, 5.71},
-                               {1024, 6656, 64, 7.518},
-                               {5376, 4096, 8, 7.875},
-                               {5376, 4096, 64, 11.51},
-                               {6656, 19968, 8, 22.51},
-                               {6656, 19968, 64, 36.29},
-                               {8448, 6656, 1, 11.8},
-                               {8448, 6656, 64, 17.23},
-                               {8448, 6656, 256, 40.55},
-                               {8448, 6656, 1024, 146.8}}) {
-    const double predicted = BestPrediction(MakeProblem(cell.n, cell.k), cell.m, H200(), Family::kWgmma);
-    EXPECT_NEAR(predicted / cell.us, 1, 0.15) << cell.n << "x" << cell.k << " m " << cell.m;
-  }
+  ExpectBestPredictionNear(Family::kWgmma, 0.15,
+                           {{1024, 6656, 8, 5.71},
+                            {1024, 6656, 64, 7.518},
+                            {5376, 4096, 8, 7.875},
+                            {5376, 4096, 64, 11.51},
+                            {6656, 19968, 8, 22.51},
+                            {6656, 19968, 64, 36.29},
+                            {8448, 6656, 1, 11.8},
+                            {8448, 6656, 64, 17.23},
+                            {8448, 6656, 256, 40.55},
+                            {8448, 6656, 1024, 146.8}});
 }
 
 Candidate ClusterDecode(int split_k) {
