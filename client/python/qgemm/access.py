@@ -73,7 +73,6 @@ class _Report(ctypes.Structure):
         ("failure", ctypes.c_char * 256),
     ]
 
-
     def __init__(self):
         super().__init__()
         self.address = ctypes.addressof(self)

@@ -28,6 +28,7 @@ from qgemm.bundle_json import pick_from_json, pick_to_json, problem_from_json, p
 from qgemm.errors import DataLoss, FailedPrecondition, NotFound
 from qgemm.json_fields import Fields, parse_object
 from qgemm.packing import LAYOUT_ID, packed_sizes
+from qgemm.safetensors_header import Header
 from qgemm.types import Pick, PointerArgument, Problem
 
 VERSION = 1
@@ -225,13 +226,10 @@ def _read_safetensors(data, where):
 
 def _safetensors(tensors):
     """{name: (dtype, shape, bytes)} -> a file's bytes."""
-    header, offset = {}, 0
-    for name, (dtype, shape, data) in sorted(tensors.items()):
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, offset + len(data)]}
-        offset += len(data)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text + b"".join(data for _, (_, _, data) in sorted(tensors.items()))
+    header, in_order = Header(), sorted(tensors.items())
+    for name, (dtype, shape, data) in in_order:
+        header.add(name, dtype, shape, len(data))
+    return header.to_bytes() + b"".join(data for _, (_, _, data) in in_order)
 
 
 def _text(document):

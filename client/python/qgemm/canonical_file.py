@@ -3,7 +3,6 @@
     save("canonical.safetensors", [("model.q_proj", quantize(weight, "int4-g128"))])
 """
 
-import json
 import os
 import pathlib
 import shutil
@@ -13,6 +12,7 @@ import numpy as np
 
 from qgemm import arrays
 from qgemm.packing import check_canonical
+from qgemm.safetensors_header import Header
 
 _SCALARS = {"bf16": "BF16", "fp16": "F16"}
 
@@ -42,16 +42,14 @@ def save(path, layers, *, act="bf16"):
     layer that does not fit or is there twice."""
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    header, bits, end = {}, {}, 0
+    header, bits = Header(), {}
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         data, whole = pathlib.Path(folder) / "data", pathlib.Path(folder) / "whole"
         with open(data, "wb") as file:
 
             def add(name, dtype, shape, content):
-                nonlocal end
-                header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end + len(content)]}
+                header.add(name, dtype, shape, len(content))
                 file.write(content)
-                end += len(content)
 
             for name, canonical, *bias in layers:
                 if name in bits:
@@ -66,9 +64,7 @@ def save(path, layers, *, act="bf16"):
                     add(f"{name}.{plane}", dtype, shape, memoryview(content))
             for name, value in bits.items():
                 add(f"{name}.bits", "U8", (1,), bytes([value]))
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
         with open(whole, "wb") as file, open(data, "rb") as source:
-            file.write(len(text).to_bytes(8, "little") + text)
+            file.write(header.to_bytes())
             shutil.copyfileobj(source, file, 1 << 24)
         os.replace(whole, path)
