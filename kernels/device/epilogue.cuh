@@ -4,14 +4,22 @@
 //                     bank conflicts), already written by the caller, no barrier yet
 //   one slice of K:   sum over w -> bias -> activation, gate -> residual -> cast -> Y
 //   S slices:         sum over w -> workspace partial of this slice; the CTA that takes a tile's last ticket, or all of the
-//                     tile's CTAs, add the slices in slice order, so that the result does not depend on who does it:
-//                     bitwise repeatable for a given (config, S, M). The ticket is set back to 0 for the next launch.
+//                     tile's CTAs, add the slices. The ticket is set back to 0 for the next launch.
 //   S slices in a     the CTAs of a tile's slices are one thread block cluster (sm_90 and up): each adds its share of the
-//   cluster:          tile over all slices, in slice order, reading the others' sums through distributed shared memory.
+//   cluster:          tile's rows. Of small tiles the others push their sums to it (st.async): a fence of the cluster, which
+//                     reading them would take, and the trip there and back are 0.4 us. Of large ones it reads them.
+//
+// A share's own slice comes first, then the others in their order; where there are no shares, all in their order. So the result does not
+// depend on who adds: bitwise repeatable for a given (config, S, M).
 //
 // Workspace: [tickets u32 [M tiles][N tiles], rounded up to 256 B | partials fp32 [M tile][N tile][slice][kTileM][kTileN]].
-// The loops are rolled: unrolled epilogues cost NVRTC more than the main loop does. Tried on an H200 and no faster (6656x19968, M 64,
-// five slices): four vectors of each slice asked for at a time before they are added.
+// Code is cold, and unrolled epilogues cost NVRTC more than the main loop does: loops are rolled, but for what waits for memory. A trip for
+// each slice, one after the other, was what took the time: on an H200 6656x19968, M 64, five slices, takes 34.7 us with all slices of
+// two rows asked for at once, and 36.3 without; 5376x21504, M 64, six slices, 31.8 and 33.6.
+//
+// Tried and no faster, or slower: sixteen loads at once (two CTAs no longer fit an SM: 36 to 42 us); pushing in tiles of 128 x 64 (10.0 against
+// 9.8 us, since the network between SMs has a quarter of shared memory's bandwidth); one thread's release for all before a
+// cluster's barrier.
 
 // Gated: rows of W alternate gate and up, and Y has half as many columns. All of it is in fp32 up to the one cast.
 
@@ -28,6 +36,11 @@ namespace epilogue {
 
 constexpr int kRow = config::kTileN + 4;
 constexpr int kVectors = config::kTileN / 4;  // float4 per row
+constexpr int kRowStep = config::kEpilogueThreads / kVectors;  // rows that the threads have under their hands at a time
+static_assert(config::kEpilogueThreads % kVectors == 0, "");
+// Of partial sums that a thread asks for before it adds the first: each is a trip to another SM or to the L2.
+// CTAs of 512 threads are alone on an SM, with registers to spare.
+constexpr int kSlicesAtOnce = config::kEpilogueThreads >= 512 ? 6 : 4, kRowsAtOnce = config::kTileM > kRowStep ? 2 : 1;
 
 // Among the threads that run the epilogue.
 QG_DEVICE void barrier() {
@@ -56,13 +69,21 @@ QG_DEVICE float read_out_type(const void* base, i64 index) {
   }
 }
 
-// 1 / (1 + exp(-v)) to a few units in the last place.
-QG_DEVICE float sigmoid(float v) {
-  float e, r;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(v * -1.4426950408889634f));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.f + e));
+QG_DEVICE float reciprocal(float v) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
   return r;
 }
+
+// 1 / (1 + exp(-v)) to a few units in the last place.
+QG_DEVICE float sigmoid(float v) {
+  float e;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(v * -1.4426950408889634f));
+  return reciprocal(1.f + e);
+}
+
+// a / part, rounded down, by 1 / part; exact below 2^20. A division of integers is three times as long.
+QG_DEVICE int whole_parts(int a, float part_inverse) { return static_cast<int>((static_cast<float>(a) + 0.5f) * part_inverse); }
 
 QG_DEVICE float activation(float v) {
   if constexpr (config::kActivation == 1) return v * sigmoid(v);  // SiLU
@@ -72,58 +93,78 @@ QG_DEVICE float activation(float v) {
   return v;
 }
 
-// Writes what 4 neighbouring rows of W make of a row of Y; columns beyond N are dropped.
-QG_DEVICE void store(const Output& out, int row, int col, Float4 sum) {
-  if (col >= out.n) return;
-  float v[4] = {sum.x, sum.y, sum.z, sum.w};
-  if constexpr (config::kBias) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (col + i < out.n) v[i] += read_out_type(out.bias, col + i);
+// Where a thread stores: the columns of Y that four neighbouring rows of W make. All that is the same for every row of Y is here, since few
+// warps are left to hide behind each other: a loop that worked it out again took 240 clocks a row.
+struct Columns {
+  u8* y;               // of a row, in its first column
+  const u8* residual;  // likewise
+  i64 y_step, residual_step;  // bytes to the row kRowStep further
+  float bias[4];
+  int there;  // columns that exist, 0 to kColumns
+  bool whole;
+
+  // From `row` of Y on; `col`: of Y before it is gated.
+  QG_DEVICE Columns(const Output& out, int col, i64 row) {
+    const int columns = (config::kGated ? out.n >> 1 : out.n), first = config::kGated ? col >> 1 : col;
+    there = min_of(max_of(columns - first, 0), kColumns);
+    whole = there == kColumns && (out.ldy & (kColumns - 1)) == 0;
+    y = static_cast<u8*>(out.y) + (row * out.ldy + first) * kOutBytes;
+    y_step = out.ldy * (kRowStep * kOutBytes);
+    if constexpr (config::kResidual) {
+      residual = static_cast<const u8*>(out.residual) + (row * out.ldr + first) * kOutBytes;
+      residual_step = out.ldr * (kRowStep * kOutBytes);
     }
-  }
-  if constexpr (config::kGated) {
-    v[0] = activation(v[0]) * v[1];
-    v[1] = activation(v[2]) * v[3];
-    col >>= 1;
-  } else {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) v[i] = activation(v[i]);
+    for (int i = 0; i < 4; ++i) bias[i] = config::kBias && col + i < out.n ? read_out_type(out.bias, col + i) : 0.f;
   }
-  const int columns = config::kGated ? out.n >> 1 : out.n;
-  if constexpr (config::kResidual) {
-    const i64 base = static_cast<i64>(row) * out.ldr + col;
+
+  // Stores a row's sums, and goes on to the row kRowStep further.
+  QG_DEVICE void store(const Float4& sum) {
+    float v[4] = {sum.x, sum.y, sum.z, sum.w};
+    if constexpr (config::kBias) {
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
-      if (col + i < columns) v[i] += read_out_type(out.residual, base + i);
+      for (int i = 0; i < 4; ++i) v[i] += bias[i];
     }
-  }
-  u8* y = static_cast<u8*>(out.y) + (static_cast<i64>(row) * out.ldy + col) * kOutBytes;
-  const bool whole = col + kColumns <= columns && (out.ldy & (kColumns - 1)) == 0;
-  if constexpr (config::kOutIsFp32) {
-    if (whole && kColumns == 4) {
-      *reinterpret_cast<Float4*>(y) = Float4{v[0], v[1], v[2], v[3]};
+    if constexpr (config::kGated) {
+      v[0] = activation(v[0]) * v[1];
+      v[1] = activation(v[2]) * v[3];
     } else {
 #pragma unroll
-      for (int i = 0; i < kColumns; ++i) {
-        if (col + i < columns) reinterpret_cast<float*>(y)[i] = v[i];
-      }
+      for (int i = 0; i < 4; ++i) v[i] = activation(v[i]);
     }
-  } else {
-    const u32 low = act::pack(v[0], v[1]);
-    const u32 high = kColumns == 4 ? act::pack(v[2], v[3]) : 0;
-    if (whole && kColumns == 4) {
-      *reinterpret_cast<Vec2*>(y) = Vec2{low, high};
-    } else if (whole) {
-      *reinterpret_cast<u32*>(y) = low;
-    } else {
+    if constexpr (config::kResidual) {
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
-        if (col + i < columns) reinterpret_cast<u16*>(y)[i] = static_cast<u16>((i < 2 ? low : high) >> (i & 1) * 16);
+        if (i < there) v[i] += read_out_type(residual, i);
+      }
+      residual += residual_step;
+    }
+    if constexpr (config::kOutIsFp32) {
+      if (whole && kColumns == 4) {
+        *reinterpret_cast<Float4*>(y) = Float4{v[0], v[1], v[2], v[3]};
+      } else {
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i) {
+          if (i < there) reinterpret_cast<float*>(y)[i] = v[i];
+        }
+      }
+    } else {
+      const u32 low = act::pack(v[0], v[1]);
+      const u32 high = kColumns == 4 ? act::pack(v[2], v[3]) : 0;
+      if (whole && kColumns == 4) {
+        *reinterpret_cast<Vec2*>(y) = Vec2{low, high};
+      } else if (whole) {
+        *reinterpret_cast<u32*>(y) = low;
+      } else {
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i) {
+          if (i < there) reinterpret_cast<u16*>(y)[i] = static_cast<u16>((i < 2 ? low : high) >> (i & 1) * 16);
+        }
       }
     }
+    y += y_step;
   }
-}
+};
 
 #if __CUDA_ARCH__ >= 900
 QG_DEVICE int slices_in_cluster() {
@@ -131,8 +172,13 @@ QG_DEVICE int slices_in_cluster() {
   asm volatile("mov.u32 %0, %%cluster_nctaid.z;" : "=r"(size));
   return size;
 }
+// What all threads of the cluster have written to shared memory before, all may read behind it.
 QG_DEVICE void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// Has them meet, and orders no writes: a release waits for all that a thread has written, to global memory, too.
+QG_DEVICE void cluster_meet() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 // Where the CTA `rank` of this cluster has what this one has at `p`, in shared memory (PTX ISA, mapa).
 QG_DEVICE const u8* in_cluster(const void* p, int rank) {
@@ -140,17 +186,50 @@ QG_DEVICE const u8* in_cluster(const void* p, int rank) {
   asm volatile("mapa.u64 %0, %1, %2;" : "=l"(peer) : "l"(p), "r"(rank));
   return reinterpret_cast<const u8*>(peer);
 }
+QG_DEVICE u32 address_in_cluster(u32 address, int rank) {
+  u32 peer;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(address), "r"(rank));
+  return peer;
+}
+// An mbarrier of this CTA that completes its first phase once `bytes` have been pushed here; cluster_meet tells the others that it is there.
+QG_DEVICE void expect_pushes(u32 barrier, u32 bytes) {
+  asm volatile(
+      "mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;\n"
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+      "r"(bytes)
+      : "memory");
+}
+QG_DEVICE void wait_for_pushes(u32 barrier) {
+  asm volatile(
+      "{\n.reg .pred p;\nWAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra WAIT;\nDONE:\n}" ::"r"(
+          barrier),
+      "r"(0)
+      : "memory");
+}
+// To where another CTA expects it: no fence, and no trip there and back (PTX ISA, st.async).
+QG_DEVICE void push(u32 to, const Float4& v, u32 barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(to), "f"(v.x),
+               "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+               : "memory");
+}
 #else
 QG_DEVICE int slices_in_cluster() { return 1; }
 QG_DEVICE void cluster_barrier() {}
+QG_DEVICE void cluster_meet() {}
 QG_DEVICE const u8* in_cluster(const void* p, int) { return static_cast<const u8*>(p); }
+QG_DEVICE u32 address_in_cluster(u32 address, int) { return address; }
+QG_DEVICE void expect_pushes(u32, u32) {}
+QG_DEVICE void wait_for_pushes(u32) {}
+QG_DEVICE void push(u32, const Float4&, u32) {}
 #endif
 
-// Of what another CTA has written, in global or distributed shared memory.
-QG_DEVICE Float4 load_partial(const u8* p) {
-  Float4 v;
-  asm volatile("ld.relaxed.gpu.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
-  return v;
+// Of what another CTA has written, in global or distributed shared memory. Where `there` is false v stays as it is, without a branch:
+// many are asked for before the first is waited for.
+QG_DEVICE void load_partial(Float4& v, const u8* p, bool there) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p ld.relaxed.gpu.v4.f32 {%0,%1,%2,%3}, [%4];\n}"
+               : "+f"(v.x), "+f"(v.y), "+f"(v.z), "+f"(v.w)
+               : "l"(p), "r"(static_cast<int>(there))
+               : "memory");
 }
 
 constexpr u32 kDeparture = 0x100u, kLeft = 0x10000u;  // of a ticket, below
@@ -190,11 +269,11 @@ QG_DEVICE int sm_count() {
   return static_cast<int>(count);
 }
 
-// One thread, once its CTA's slice is written: 1 for the CTA that adds all slices.
-QG_DEVICE u32 take_all(u32* ticket, int slices) {
+// One thread, once its CTA's slice is written: all shares for the CTA that is the last, else none.
+QG_DEVICE u32 take_all(u32* ticket, int slices, bool sharing) {
   if (ticket_add(ticket, 1) + 1 != slices) return 0;
   *ticket = 0;
-  return 1;
+  return sharing ? (1u << slices) - 1 : 1;
 }
 // One thread, once the CTA has written what others add: the shares that the CTA adds, as bits; 0: its patience is over.
 QG_DEVICE u32 take_shares(u32* ticket, int slices) {
@@ -217,53 +296,78 @@ QG_DEVICE u32 leave(u32* ticket, int slices) {
 // ways to sum meet in one loop that stores: a kernel's code is cold as its operands are, and every 128 bytes of it that
 // a CTA runs through are a trip to memory.
 QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int first_col) {
-  const int tid = threadIdx.x, slices = gridDim.z, total = rows * kVectors;
-  barrier();
-  auto shared_sum = [&](int m, int v) { return reinterpret_cast<Float4*>(red + m * kRow + v * 4); };
-  auto cta_sum = [&](int m, int v) {
-    Float4 s = *shared_sum(m, v);
+  const int tid = threadIdx.x, slices = gridDim.z;
+  const int v = tid % kVectors, first = tid / kVectors;  // this thread's float4 of each row, and the first of its rows
+  const bool cluster = slices > 1 && slices_in_cluster() > 1;
+  // Both the same for all CTAs of a tile: whether its rows are added share by share, and whether by all of its CTAs.
+  bool sharing = cluster, together = false;
+  if constexpr (config::kMayShare) {
+    sharing = cluster || (slices > 1 && slices <= config::kMostShares && rows > kRowStep);
+    together = sharing && !cluster && static_cast<i64>(gridDim.x) * gridDim.y * slices <= sm_count();
+  }
+  const auto shared_sum = [&](int m, int w) { return reinterpret_cast<Float4*>(red + (w * config::kTileM + m) * kRow + v * 4); };
+  const auto cta_sum = [&](int m) {
+    Float4 s = *shared_sum(m, 0);
 #pragma unroll 4
-    for (int w = 1; w < config::kWarpsK; ++w) add(s, *shared_sum(w * config::kTileM + m, v));
+    for (int w = 1; w < config::kWarpsK; ++w) add(s, *shared_sum(m, w));
     return s;
   };
-  const bool cluster = slices > 1 && slices_in_cluster() > 1;
-  bool together = false;  // the same for all CTAs of a tile
-  if constexpr (config::kMayShare) {
-    together = slices > 1 && !cluster && slices <= config::kMostShares && total > config::kEpilogueThreads &&
-               static_cast<i64>(gridDim.x) * gridDim.y * slices <= sm_count();
+  // Shares of the tile: whole rows.
+  const int share_rows = sharing ? whole_parts(rows + slices - 1, reciprocal(static_cast<float>(slices))) : rows;
+  const int own_first = blockIdx.z * share_rows;  // of this CTA's share
+  __shared__ u64 pushed;
+  // In a cluster, small tiles: slices are pushed to behind the sums of the CTA that adds them, row for row of its share.
+  const bool pushes = config::kPush && cluster;
+  const auto received = [&](int slice, int m) {
+    return reinterpret_cast<Float4*>(red + (config::kWarpsK * config::kTileM + slice * share_rows + m) * kRow + v * 4);
+  };
+  if (pushes && tid == 0) {
+    const int own_rows = max_of(min_of(rows - own_first, share_rows), 0);
+    expect_pushes(shared_address(&pushed), (slices - 1) * own_rows * (kVectors * 16));
   }
-  const int parts = cluster || together ? slices : 1;
-  u32 shares = cluster ? 1u << blockIdx.z : 1u;  // of `parts`, as bits
+  barrier();
+  u32 shares = cluster ? 1u << blockIdx.z : 1u;  // that this CTA adds, as bits
   u32* ticket = nullptr;
-  constexpr i64 kTileFloat4s = config::kTileM * kVectors;
-  const u8* partials = nullptr;  // of this tile's slices, or null in a cluster
+  constexpr i64 kSliceBytes = static_cast<i64>(config::kTileM) * config::kTileN * 4;
+  const u8* partials = nullptr;  // this thread's float4 of row 0 of this tile's slice 0; unused in a cluster
   u32 state = ~0u;               // of the ticket, before a departure that is written down at the end
-  if (slices > 1) {
+  if (pushes) {
+    cluster_meet();  // nobody reads its ring any more, and all expect pushes
+    const int self = blockIdx.z;
+    const float rows_inverse = reciprocal(static_cast<float>(share_rows));
+#pragma unroll 1
+    for (int m = first; m < rows; m += kRowStep) {
+      const int z = whole_parts(m, rows_inverse);  // who adds this row
+      if (z == self) continue;
+      const u32 to = shared_address(received(self - (self > z ? 1 : 0), m - z * share_rows));
+      push(address_in_cluster(to, z), cta_sum(m), address_in_cluster(shared_address(&pushed), z));
+    }
+    wait_for_pushes(shared_address(&pushed));
+  } else if (slices > 1) {
     __shared__ u32 taken;
-    Float4* mine = nullptr;
+    u8* mine = nullptr;
     if (!cluster) {
       const i64 tile = static_cast<i64>(blockIdx.x) * gridDim.y + blockIdx.y;
       const i64 ticket_bytes = (static_cast<i64>(gridDim.x) * gridDim.y * 4 + 255) & ~255ll;
       ticket = static_cast<u32*>(out.workspace) + tile;
-      partials = static_cast<const u8*>(out.workspace) + ticket_bytes + tile * slices * kTileFloat4s * 16;
-      mine = reinterpret_cast<Float4*>(const_cast<u8*>(partials)) + blockIdx.z * kTileFloat4s;
+      partials = static_cast<const u8*>(out.workspace) + ticket_bytes + tile * slices * kSliceBytes + v * 16;
+      mine = const_cast<u8*>(partials) + blockIdx.z * kSliceBytes;
     }
     bool leaves = false;  // and so writes its own share, which it had kept
 #pragma unroll 1
     while (true) {
       if (config::kWarpsK > 1 || !cluster) {
-        int part = 0;
 #pragma unroll 1
-        for (int i = tid; i < total; i += config::kEpilogueThreads) {
-          if (!together || (part == blockIdx.z) == leaves) {
-            const Float4 s = cta_sum(i / kVectors, i % kVectors);
-            if (cluster) {
-              *shared_sum(i / kVectors, i % kVectors) = s;
-            } else {
-              store_cg(mine + i, s);
-            }
+        for (int m = first; m < rows; m += kRowStep) {
+          const bool own = together && static_cast<u32>(m - own_first) < static_cast<u32>(share_rows);
+          // What the CTA adds itself stays in shared memory, summed over its K groups.
+          if (leaves) {
+            if (own) store_cg(reinterpret_cast<Float4*>(mine + m * (config::kTileN * 4)), *shared_sum(m, 0));
+          } else if (!cluster && !own) {
+            store_cg(reinterpret_cast<Float4*>(mine + m * (config::kTileN * 4)), cta_sum(m));
+          } else if (config::kWarpsK > 1) {
+            *shared_sum(m, 0) = cta_sum(m);
           }
-          if constexpr (config::kMayShare) part = part + 1 == parts ? 0 : part + 1;
         }
       }
       if (cluster) {
@@ -271,7 +375,7 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
         break;
       }
       barrier();
-      if (tid == 0) taken = !together ? take_all(ticket, slices) : leaves ? leave(ticket, slices) : take_shares(ticket, slices);
+      if (tid == 0) taken = !together ? take_all(ticket, slices, sharing) : leaves ? leave(ticket, slices) : take_shares(ticket, slices);
       barrier();
       shares = taken;
       if (!together || leaves || shares != 0) break;
@@ -282,26 +386,79 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
   }
 #pragma unroll 1
   for (; shares != 0; shares &= shares - 1) {
+    const int share_first = (__ffs(shares) - 1) * share_rows;
+    const int begin = share_first + first, end = min_of(share_first + share_rows, rows);
+    if (slices > 1 && !pushes) {
+      // Sums of all slices, into shared memory: where this thread stores them from.
+      const int share = __ffs(shares) - 1;
+      const bool here = (cluster || together) && share == blockIdx.z;
+      const int others = sharing ? slices - 1 : slices, skipped = sharing ? share : slices;
 #pragma unroll 1
-    for (int i = tid + (__ffs(shares) - 1) * config::kEpilogueThreads; i < total; i += parts * config::kEpilogueThreads) {
-      const int m = i / kVectors, v = i % kVectors;
-      Float4 own = {0, 0, 0, 0};  // this CTA's slice of it
-      if (slices == 1 || (config::kMayShare && !cluster)) own = cta_sum(m, v);
-      Float4 s = own;
-      if (slices > 1) {
-        const auto slice = [&](int z) {
-          if (config::kMayShare && !cluster && z == blockIdx.z) return own;
-          return load_partial(cluster ? in_cluster(shared_sum(m, v), z) : partials + (z * kTileFloat4s + i) * 16);
-        };
-        s = slice(0);
-#pragma unroll 4
-        for (int z = 1; z < slices; ++z) add(s, slice(z));
+      for (int m = begin; m < end; m += kRowsAtOnce * kRowStep) {
+        Float4 sum[kRowsAtOnce] = {};
+        bool there[kRowsAtOnce];
+#pragma unroll
+        for (int h = 0; h < kRowsAtOnce; ++h) {
+          there[h] = m + h * kRowStep < end;
+          if (here && there[h]) sum[h] = *shared_sum(m + h * kRowStep, 0);
+        }
+        const u8* const row = partials + m * (config::kTileN * 4);
+        if (config::kMayShare && sharing && !here) {
+#pragma unroll
+          for (int h = 0; h < kRowsAtOnce; ++h) {
+            load_partial(sum[h], row + share * kSliceBytes + h * (kRowStep * config::kTileN * 4), there[h]);
+          }
+        }
+#pragma unroll 1
+        for (int z0 = 0; z0 < others; z0 += kSlicesAtOnce) {
+          Float4 part[kRowsAtOnce][kSlicesAtOnce] = {};
+          if (!config::kPush && cluster) {
+#pragma unroll
+            for (int i = 0; i < kSlicesAtOnce; ++i) {
+              const int z = z0 + i + (z0 + i >= skipped ? 1 : 0);
+              const u8* const from = in_cluster(shared_sum(m, 0), min_of(z, slices - 1));
+#pragma unroll
+              for (int h = 0; h < kRowsAtOnce; ++h) {
+                load_partial(part[h][i], from + h * (kRowStep * kRow * 4), z0 + i < others && there[h]);
+              }
+            }
+          } else {
+            const u8* const before = row + z0 * kSliceBytes;
+            const u8* const behind = before + kSliceBytes;
+#pragma unroll
+            for (int i = 0; i < kSlicesAtOnce; ++i) {
+              const u8* const from = z0 + i >= skipped ? behind : before;
+#pragma unroll
+              for (int h = 0; h < kRowsAtOnce; ++h) {
+                load_partial(part[h][i], from + (i * kSliceBytes + h * (kRowStep * config::kTileN * 4)), z0 + i < others && there[h]);
+              }
+            }
+          }
+#pragma unroll
+          for (int i = 0; i < kSlicesAtOnce; ++i) {
+#pragma unroll
+            for (int h = 0; h < kRowsAtOnce; ++h) add(sum[h], part[h][i]);
+          }
+        }
+#pragma unroll
+        for (int h = 0; h < kRowsAtOnce; ++h) {
+          if (there[h]) *shared_sum(m + h * kRowStep, 0) = sum[h];
+        }
       }
-      store(out, first_row + m, first_col + v * 4, s);
+    }
+    Columns columns(out, first_col + v * 4, static_cast<i64>(first_row) + begin);
+#pragma unroll 1
+    for (int m = begin; m < end && columns.there > 0; m += kRowStep) {
+      Float4 s = slices > 1 && !pushes ? *shared_sum(m, 0) : cta_sum(m);
+      if (pushes) {
+#pragma unroll 1
+        for (int z = 0; z < slices - 1; ++z) add(s, *received(z, m - share_first));
+      }
+      columns.store(s);
     }
   }
   if (together && departures(state) + 1 == slices) *ticket = 0;
-  if (cluster) cluster_barrier();  // nobody leaves while its shared memory is read
+  if (cluster && !pushes) cluster_meet();  // nobody leaves while its shared memory is read
 }
 
 }  // namespace epilogue

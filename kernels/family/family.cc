@@ -42,6 +42,21 @@ bool MayShareTiles(const KernelConfig& config) {
   return config.tile_m() * config.tile_n() >= (config.epilogue_threads() >= 512 ? 6144 : 16384);
 }
 
+namespace {
+
+// Of a CTA's own sums, and of what a cluster of eight at most pushes to it: its share of the tile's rows,
+// rounded up, seven times.
+int64_t SumBytes(const KernelConfig& config, bool pushed) {
+  const int rows = config.warps_k * config.tile_m() + (pushed ? config.tile_m() + 7 : 0);
+  return int64_t{rows} * (config.tile_n() + 4) * 4;
+}
+
+}  // namespace
+
+bool PushesSlices(const KernelConfig& config) { return config.tile_m() * config.tile_n() <= 4096; }
+
+int64_t EpilogueSmemBytes(const KernelConfig& config) { return SumBytes(config, PushesSlices(config)); }
+
 std::string ConfigConstants(const KernelConfig& config, const KernelSignature& signature) {
   std::string text;
   auto constant = [&text](absl::string_view type, absl::string_view name, int value) {
@@ -59,6 +74,7 @@ std::string ConfigConstants(const KernelConfig& config, const KernelSignature& s
   constant("int", "kEpilogueThreads", config.epilogue_threads());
   constant("bool", "kMayShare", MayShareTiles(config));
   constant("int", "kMostShares", kMostShares);
+  constant("bool", "kPush", PushesSlices(config));
   const WeightFormat& format = signature.format;
   constant("int", "kBits", format.bits);
   constant("int", "kGroupSize", format.channel_wise() ? 64 : format.group_size);

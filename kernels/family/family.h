@@ -81,6 +81,12 @@ int ChunkStages(const KernelConfig& config);
 inline constexpr int kMostShares = 16;
 bool MayShareTiles(const KernelConfig& config);
 
+// Whether slices in a cluster push their sums to the CTA that adds them, instead of its reading them
+// (device/epilogue.cuh): small tiles, whose sums take a trip between SMs rather than bandwidth.
+bool PushesSlices(const KernelConfig& config);
+// Bytes of shared memory that the epilogue needs.
+int64_t EpilogueSmemBytes(const KernelConfig& config);
+
 // The lines `constexpr ... = ...;` of namespace config that every device source reads.
 std::string ConfigConstants(const KernelConfig& config, const KernelSignature& signature);
 

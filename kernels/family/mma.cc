@@ -184,8 +184,7 @@ class Mma final : public KernelFamily {
       activations = int64_t{config.warps_k} * config.stages * config.tile_m() * config.blocks_per_stage * 128;
     }
     if (resident) activations += config.tile_n() / 16 * slice_units * (unit.all() - unit.codes) + kAlignment;
-    const int64_t epilogue = int64_t{config.warps_k} * config.tile_m() * (config.tile_n() + 4) * 4;
-    return (std::max((ring + 127) / 128 * 128 + activations, epilogue) + 127) / 128 * 128;
+    return (std::max((ring + 127) / 128 * 128 + activations, EpilogueSmemBytes(config)) + 127) / 128 * 128;
   }
 
   int BytesInFlight(const KernelConfig& config, const KernelSignature& signature) const override {

@@ -142,8 +142,7 @@ class Wgmma final : public KernelFamily {
                            int) const override {
     const int64_t ring =
         int64_t{config.stages} * SlotBytes(config, signature.format) + int64_t{config.stages} * 16;
-    const int64_t epilogue = int64_t{config.warps_k} * config.tile_m() * (config.tile_n() + 4) * 4;
-    return (std::max(ring, epilogue) + 127) / 128 * 128;
+    return (std::max(ring, EpilogueSmemBytes(config)) + 127) / 128 * 128;
   }
 
   int BytesInFlight(const KernelConfig& config, const KernelSignature& signature) const override {

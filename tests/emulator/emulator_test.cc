@@ -185,7 +185,8 @@ TEST(ByteActivations, ComeChunkByChunkWhereTheSliceDoesNotFit) {
 // them at the same time (EmulatedKernel::Launch).
 TEST(Slices, AreAddedByTheLastOrByAll) {
   const Candidate full = {ParseConfig("wgmma_t4_r1_w4x1_s3_b2_staged_pre").value(), 1, Reduction::kNone};
-  const KernelSignature signature;
+  KernelSignature signature;
+  signature.out = ScalarType::kFp32;  // which shows the order of a sum
   const KernelCase data = MakeKernelCase({257, 896}, signature, 29);
   const auto kernel = Compiled(RenderKernelSource(full.config, signature));
   ASSERT_NE(kernel, nullptr);
@@ -294,8 +295,8 @@ const Mistake kMistakes[] = {
      "first_row_block + r) * blocks_k", "of weights"},
     {"ActivationsBeyondTheLastRow", kMma, "mma.cuh",
      "warp.rows = rows_left < kTileM ? static_cast<int>(rows_left) : kTileM;", "warp.rows = kTileM;", "of x"},
-    {"ResultsBeyondTheLastRow", kMma, "epilogue.cuh", "total = rows * kVectors;",
-     "total = config::kTileM * kVectors;", "wrote element"},
+    {"ResultsBeyondTheLastRow", kMma, "epilogue.cuh", "end = min_of(share_first + share_rows, rows);",
+     "end = config::kTileM;", "wrote element"},
     {"SharedMemoryBeyondItsEnd", kMma, "mma.cuh", "warp.wk * kTileM + t * 8 + t2) * epilogue::kRow",
      "warp.wk * kTileM + t * 8 + t2) * epilogue::kRow * 64", "bytes at shared address"},
     {"XReadBesideTheKernelBefore", kMma, "mma.cuh", "      wait_for_kernel_before();\n      copy_rows<true>",
@@ -305,9 +306,15 @@ const Mistake kMistakes[] = {
     {"LanesPartWays", kMma, "mma.cuh", "    const u8* stage = ring + slot * kSlotBytes;",
      "    if (warp.lane == 3) __syncwarp();\n    const u8* stage = ring + slot * kSlotBytes;",
      "where other lanes of its warp are not"},
-    {"ClusterLeavesEarly", kMma, "epilogue.cuh", "  if (cluster) cluster_barrier();  // nobody",
+    {"ClusterLeavesEarly", kFull, "epilogue.cuh", "  if (cluster && !pushes) cluster_meet();  // nobody",
      "  // nobody", "of a CTA that has ended", Reduction::kCluster, 3},
-    {"TicketsLeftBehind", kMma, "epilogue.cuh", "  *ticket = 0;\n  return 1;", "  return 1;",
+    {"PushedOverTheRing", kMma, "epilogue.cuh", "    cluster_meet();  // nobody reads its ring", "    //",
+     "mbarrier that was not initialised", Reduction::kCluster, 3},
+    {"PushesNotWaitedFor", kMma, "epilogue.cuh", "    wait_for_pushes(shared_address(&pushed));\n", "",
+     "asynchronous copy is not known to be complete", Reduction::kCluster, 3},
+    {"PushesExpectedTooFew", kMma, "epilogue.cuh", "(slices - 1) * own_rows", "(slices - 2) * own_rows",
+     "asynchronous copy is not known to be complete", Reduction::kCluster, 3},
+    {"TicketsLeftBehind", kMma, "epilogue.cuh", "  *ticket = 0;\n  return sharing", "  return sharing",
      "left a ticket behind", Reduction::kWorkspace, 2},
     {"NobodyIsTheLastToLeave", kFull, "epilogue.cuh",
      "  if (together && departures(state) + 1 == slices) *ticket = 0;\n", "", "left a ticket behind",

@@ -71,6 +71,10 @@ float Truncated(double sum) {
 // What createpolicy makes here.
 constexpr uint64_t kPolicy = 0x9e3779b97f4a7c15u;
 
+// Addresses of a cluster's shared memory: the CTA's rank above the address in it.
+constexpr int kRankShift = 24;
+constexpr uint32_t kAddressInCta = (1u << kRankShift) - 1;
+
 // The 128-byte swizzle: bits 4..6 of an address are turned by its bits 7..9.
 uint32_t Swizzled(uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
 
@@ -84,6 +88,7 @@ void Machine::Execute(int statement, const SimtOperand* operands) {
 void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
                          std::map<std::string, bool>& predicates) {
   const auto& v = i.values;
+  if (!i.guard.empty() && !predicates.at(i.guard)) return;
   if (i.Is("mma.sync")) return Mma(i, o);
   if (i.Is("ldmatrix")) return LoadMatrix(i, o);
   if (i.Is("createpolicy")) return Set(v[0], o, kPolicy);
@@ -212,6 +217,29 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
       Stop("mapa of what is not in the cluster's shared memory");
     }
     return Set(v[0], o, reinterpret_cast<uint64_t>(ctas_[rank]->shared->At(cta().shared->AddressOf(p))));
+  }
+  if (i.Is("mapa.shared::cluster.u32")) {
+    if (Word(v[2], o) >= ctas_.size()) Stop("mapa of a CTA that is not in the cluster");
+    return Set(v[0], o, Word(v[1], o) | Word(v[2], o) << kRankShift);
+  }
+  if (i.Is("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32")) {
+    TensorCopy copy;
+    const uint32_t rank = Word(v[0], o) >> kRankShift;
+    if (Word(v[5], o) >> kRankShift != rank) Stop("st.async to one CTA, and its mbarrier is in another");
+    copy.cta = ctas_[rank].get();
+    copy.thread = thread_->number;
+    copy.issued = thread_->clock;
+    copy.to = Word(v[0], o) & kAddressInCta;
+    copy.barrier = Word(v[5], o) & kAddressInCta;
+    copy.bytes.resize(16);
+    copy.box_bytes = 16;
+    for (int j = 0; j < 4; ++j) {
+      const uint32_t bits = Word(v[1 + j], o);
+      std::memcpy(&copy.bytes[j * 4], &bits, 4);
+    }
+    if (copy.to % 16 != 0) Problem("st.async.v4.f32 to an address that is not a multiple of 16");
+    if (copy.cta->running == 0) Stop("pushes to a CTA that has ended");
+    return IssueCopy(std::move(copy));
   }
   if (i.Is("mbarrier.init")) {
     TransactionBarrier& barrier = cta().transactions[Word(v[0], o)];
@@ -495,11 +523,16 @@ void Machine::IssueTensorCopy(uint32_t to, const void* map, int32_t column, int3
     for (uint32_t i = 0; i < copy.box_bytes; i += 16) std::memcpy(&swizzled[Swizzled(i)], &copy.bytes[i], 16);
     copy.bytes = std::move(swizzled);
   }
-  const std::string wrong = cta().shared->BeginCopy(to, copy.box_bytes, thread_->number, thread_->clock);
+  IssueCopy(std::move(copy));
+}
+
+void Machine::IssueCopy(TensorCopy copy) {
+  const std::string wrong =
+      copy.cta->shared->BeginCopy(copy.to, copy.box_bytes, thread_->number, thread_->clock);
   if (!wrong.empty()) Stop(wrong);
-  const auto found = cta().transactions.find(barrier);
-  if (found == cta().transactions.end()) {
-    Stop("a tensor copy that completes at an mbarrier that was not initialised");
+  const auto found = copy.cta->transactions.find(copy.barrier);
+  if (found == copy.cta->transactions.end()) {
+    Stop("a copy that completes at an mbarrier that was not initialised");
   }
   found->second.clock.Join(thread_->clock);
   copies_.push_back(std::move(copy));

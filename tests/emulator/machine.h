@@ -188,6 +188,8 @@ class Machine {
   void CompletePhase(TransactionBarrier& barrier);
   void TransactionWait(uint32_t address, uint32_t parity);
   void IssueTensorCopy(uint32_t to, const void* map, int32_t column, int32_t row, uint32_t barrier);
+  // Under way from now on, until it arrives at its mbarrier.
+  void IssueCopy(TensorCopy copy);
 
   MachineLaunch launch_;
   std::mt19937_64 random_;

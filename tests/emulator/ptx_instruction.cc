@@ -44,6 +44,11 @@ std::vector<PtxInstruction> ParsePtxStatement(absl::string_view text) {
     }
     if (line.empty() || absl::StartsWith(line, ".reg")) continue;
     PtxInstruction instruction;
+    if (absl::ConsumePrefix(&line, "@")) {
+      const size_t end = line.find(' ');
+      instruction.guard = std::string(line.substr(0, end));
+      line = absl::StripLeadingAsciiWhitespace(line.substr(end));
+    }
     const size_t space = std::min(line.find(' '), line.size());
     instruction.name = std::string(line.substr(0, space));
     const std::string rest = absl::StrReplaceAll(

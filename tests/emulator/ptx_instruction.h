@@ -21,6 +21,7 @@ struct PtxValue {
 // One instruction of an asm statement: its name with all suffixes, and its operands flattened in order,
 // brackets and braces left out: "ldmatrix...x2... {%0,%1}, [%2];" has three.
 struct PtxInstruction {
+  std::string guard;  // the predicate without which it does nothing; empty: none
   std::string name;
   std::vector<PtxValue> values;
 
