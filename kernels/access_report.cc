@@ -207,7 +207,8 @@ class Walk {
     const auto& operands = instruction.operands;
     const auto operand = [&](size_t i) { return i < operands.size() ? operands[i] : absl::string_view(); };
     if (base == "ld" || base == "ldu") return Load(instruction, parts, operand(0), operand(1));
-    if (base == "st" && parts.size() > 1 && parts[1] != "async" && parts[1] != "bulk") {
+    // st.async: to another CTA's shared memory; its mbarrier is there, too.
+    if (base == "st" && parts.size() > 1 && parts[1] != "bulk") {
       const Space space = SpaceOf(parts);
       if (space == Space::kGlobal || space == Space::kGeneric) {
         Touch(instruction, AddressFlow(operand(0)), false, true, AccessBytes(parts));

@@ -180,12 +180,7 @@ QG_DEVICE void cluster_barrier() {
 QG_DEVICE void cluster_meet() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// Where the CTA `rank` of this cluster has what this one has at `p`, in shared memory (PTX ISA, mapa).
-QG_DEVICE const u8* in_cluster(const void* p, int rank) {
-  u64 peer;
-  asm volatile("mapa.u64 %0, %1, %2;" : "=l"(peer) : "l"(p), "r"(rank));
-  return reinterpret_cast<const u8*>(peer);
-}
+// Where the CTA `rank` of this cluster has what this one has at `address`, in shared memory (PTX ISA, mapa).
 QG_DEVICE u32 address_in_cluster(u32 address, int rank) {
   u32 peer;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(address), "r"(rank));
@@ -212,18 +207,25 @@ QG_DEVICE void push(u32 to, const Float4& v, u32 barrier) {
                "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
                : "memory");
 }
+// As load_partial, of what another CTA of the cluster has written to its shared memory.
+QG_DEVICE void load_in_cluster(Float4& v, u32 p, bool there) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p ld.relaxed.cluster.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];\n}"
+               : "+f"(v.x), "+f"(v.y), "+f"(v.z), "+f"(v.w)
+               : "r"(p), "r"(static_cast<int>(there))
+               : "memory");
+}
 #else
 QG_DEVICE int slices_in_cluster() { return 1; }
 QG_DEVICE void cluster_barrier() {}
 QG_DEVICE void cluster_meet() {}
-QG_DEVICE const u8* in_cluster(const void* p, int) { return static_cast<const u8*>(p); }
 QG_DEVICE u32 address_in_cluster(u32 address, int) { return address; }
 QG_DEVICE void expect_pushes(u32, u32) {}
 QG_DEVICE void wait_for_pushes(u32) {}
 QG_DEVICE void push(u32, const Float4&, u32) {}
+QG_DEVICE void load_in_cluster(Float4&, u32, bool) {}
 #endif
 
-// Of what another CTA has written, in global or distributed shared memory. Where `there` is false v stays as it is, without a branch:
+// Of what another CTA has written to the workspace. Where `there` is false v stays as it is, without a branch:
 // many are asked for before the first is waited for.
 QG_DEVICE void load_partial(Float4& v, const u8* p, bool there) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p ld.relaxed.gpu.v4.f32 {%0,%1,%2,%3}, [%4];\n}"
@@ -416,10 +418,10 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
 #pragma unroll
             for (int i = 0; i < kSlicesAtOnce; ++i) {
               const int z = z0 + i + (z0 + i >= skipped ? 1 : 0);
-              const u8* const from = in_cluster(shared_sum(m, 0), min_of(z, slices - 1));
+              const u32 from = address_in_cluster(shared_address(shared_sum(m, 0)), min_of(z, slices - 1));
 #pragma unroll
               for (int h = 0; h < kRowsAtOnce; ++h) {
-                load_partial(part[h][i], from + h * (kRowStep * kRow * 4), z0 + i < others && there[h]);
+                load_in_cluster(part[h][i], from + h * (kRowStep * kRow * 4), z0 + i < others && there[h]);
               }
             }
           } else {

@@ -152,15 +152,16 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
     std::memcpy(&value, GlobalRead(Pointer(v[1], o), 2), 2);
     return Set(v[0], o, value);
   }
+  if (i.Is("ld.relaxed.cluster.shared::cluster.v4.f32")) {
+    Cta& other = *ctas_[Word(v[4], o) >> kRankShift];
+    const uint32_t address = Word(v[4], o) & kAddressInCta;
+    if (other.running == 0) Problem("reads the shared memory of a CTA that has ended");
+    ReadShared(other, address, 16);
+    for (int j = 0; j < 4; ++j) std::memcpy(Place(v[j], o), other.shared->At(address + j * 4), 4);
+    return;
+  }
   if (i.Is("ld.relaxed.gpu.v4.f32")) {
     const void* p = Pointer(v[4], o);
-    for (const auto& other : ctas_) {
-      if (!other->shared->Contains(p)) continue;
-      if (other->running == 0) Problem("reads the shared memory of a CTA that has ended");
-      ReadShared(*other, other->shared->AddressOf(p), 16);
-      for (int j = 0; j < 4; ++j) std::memcpy(Place(v[j], o), static_cast<const uint8_t*>(p) + j * 4, 4);
-      return;
-    }
     p = GlobalRead(p, 16);
     for (int j = 0; j < 4; ++j) std::memcpy(Place(v[j], o), static_cast<const uint8_t*>(p) + j * 4, 4);
     return;
@@ -210,14 +211,6 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
   if (i.Is("barrier.cluster.wait")) return ClusterBarrier();
   if (i.Is("mov.u32") && v[1].name == "%%cluster_nctaid.z") return Set(v[0], o, launch_.cluster_z);
   if (i.Is("mov.u32") && v[1].name == "%%nsmid") return Set(v[0], o, launch_.sm_count);
-  if (i.Is("mapa.u64")) {
-    const void* p = Pointer(v[1], o);
-    const uint32_t rank = Word(v[2], o);
-    if (rank >= ctas_.size() || !cta().shared->Contains(p)) {
-      Stop("mapa of what is not in the cluster's shared memory");
-    }
-    return Set(v[0], o, reinterpret_cast<uint64_t>(ctas_[rank]->shared->At(cta().shared->AddressOf(p))));
-  }
   if (i.Is("mapa.shared::cluster.u32")) {
     if (Word(v[2], o) >= ctas_.size()) Stop("mapa of a CTA that is not in the cluster");
     return Set(v[0], o, Word(v[1], o) | Word(v[2], o) << kRankShift);

@@ -117,6 +117,11 @@ TEST(AnalyzeAccess, KnowsAsynchronousCopies) {
   EXPECT_EQ(Access(out, 0), (ParameterAccess{0, false, true, 16}));
   EXPECT_EQ(Access(out, 1), (ParameterAccess{1, true, true, 16}));
   EXPECT_TRUE(Access(Analyze("cp.async.bulk.prefetch.L2.global [%rd1], %r5;"), 0).read);
+  const std::string push = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%r1], ";
+  EXPECT_EQ(Analyze(push + "{%f1, %f2, %f3, %f4}, [%r2];").failure, "");
+  EXPECT_NE(
+      Analyze("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b64 [%r1], %rd1, [%r2];").failure,
+      "");
   EXPECT_TRUE(Access(Analyze("prefetch.global.L2 [%rd1];"), 0).read);
 }
 
