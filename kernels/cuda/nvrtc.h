@@ -32,6 +32,10 @@ struct NvrtcOutput {
   std::string log;
 };
 
+// For a process that does little else than compile, before its first compile: what a compile frees stays with
+// the process, for the next one.
+void KeepCompilersMemory();
+
 // NVIDIA's run-time compiler, opened with dlopen. Needs no GPU and no driver. All functions are thread-safe.
 class Nvrtc {
  public:

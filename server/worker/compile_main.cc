@@ -56,6 +56,7 @@ int main() {
     spdlog::error("qgemm-compile is started by qgemmd, not by hand: QGEMM_CHANNEL_FD is not set");
     return 2;
   }
+  qgemm::KeepCompilersMemory();
   qgemm::FramedStream stream{qgemm::UniqueFd(fd)};
   return qgemm::Serve(&stream);
 }

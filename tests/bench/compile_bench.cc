@@ -186,6 +186,7 @@ absl::Status Run(const Arguments& arguments) {
 }  // namespace qgemm
 
 int main(int argc, char** argv) {
+  qgemm::KeepCompilersMemory();  // as a worker does
   qgemm::Arguments arguments;
   CLI::App app("CPU time of compiling kernels");
   app.add_option("--arch", arguments.arch, "sm_80, sm_89, sm_90a, sm_100a or sm_120")->capture_default_str();
