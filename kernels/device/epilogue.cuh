@@ -35,6 +35,9 @@ struct Output {
 namespace epilogue {
 
 constexpr int kRow = config::kTileN + 4;
+// Where the families write red. Volatile, since NVRTC else looks for pairs among some hundred stores: 10 ms for 64 tokens and two row
+// tiles, 60 for 176, for the same machine code.
+using Partial = volatile float;
 constexpr int kVectors = config::kTileN / 4;  // float4 per row
 constexpr int kRowStep = config::kEpilogueThreads / kVectors;  // rows that the threads have under their hands at a time
 static_assert(config::kEpilogueThreads % kVectors == 0, "");

@@ -699,7 +699,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
   for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
     for (int t = 0; t < kTokenTiles; ++t) {
-      float* o = red + (warp.wk * kTileM + t * 8 + t2) * epilogue::kRow + (warp.wn * kRowTiles + r) * 16 + g;
+      epilogue::Partial* o = red + (warp.wk * kTileM + t * 8 + t2) * epilogue::kRow + (warp.wn * kRowTiles + r) * 16 + g;
       float(&c)[4] = acc[r][t];
       if constexpr (scales::kDeferred) {
 #pragma unroll

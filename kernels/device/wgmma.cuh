@@ -356,7 +356,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
     for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
       for (int t = 0; t < kTileM / 8; ++t) {
-        float* o = red + (group_k * kTileM + t * 8 + t2) * epilogue::kRow + ((group_n * kRowTiles + r) * 4 + fragment) * 16 + g;
+        epilogue::Partial* o = red + (group_k * kTileM + t * 8 + t2) * epilogue::kRow + ((group_n * kRowTiles + r) * 4 + fragment) * 16 + g;
         float* c = acc[r] + t * 4;
         if constexpr (scales::kDeferred) {
 #pragma unroll
