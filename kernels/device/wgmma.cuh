@@ -350,7 +350,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
       }
     }
     epilogue::barrier();  // nobody reads the ring any more, and every copy into it was waited for
-    const bool idle = group_k >= slice.stages;  // this K group had no stage
+    const bool idle = kGroupsK > 1 && group_k >= slice.stages;  // this K group had no stage; a slice has one at least
     const int g = lane / 4, t2 = lane % 4 * 2;
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
