@@ -30,11 +30,11 @@ namespace dequant {
 
 using config::kBits;
 
-constexpr int kBlockBytes = 128 * kBits;                       // 16 rows x 64 k
-constexpr int kRowCodeBytes = config::kBlocks * kBlockBytes;  // of a stage
-constexpr int kHighWords = kBits == 8 ? 4 : kBits - 4;         // of a lane, after its four low words
-constexpr u32 kMagic = config::kActIsBf16 ? 0x43004300u : 0x64006400u;
-constexpr u32 kOne = config::kActIsBf16 ? 0x3f803f80u : 0x3c003c00u;
+enum : int { kBlockBytes = 128 * kBits };                       // 16 rows x 64 k
+enum : int { kRowCodeBytes = config::kBlocks * kBlockBytes };  // of a stage
+enum : int { kHighWords = kBits == 8 ? 4 : kBits - 4 };         // of a lane, after its four low words
+enum : u32 { kMagic = config::kActIsBf16 ? 0x43004300u : 0x64006400u };
+enum : u32 { kOne = config::kActIsBf16 ? 0x3f803f80u : 0x3c003c00u };
 
 // One lane's codes of a block.
 struct Codes {
@@ -88,7 +88,7 @@ QG_DEVICE Offsets make_offsets(u32 z0, u32 z1) {
 template <u32 kMask>
 QG_DEVICE u32 magic(u32 q) {  // (q & mask) | magic
   u32 t;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(t) : "r"(q), "n"(kMask), "n"(kMagic));
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(t) : "r"(q), "n"(kMask), "n"(+kMagic));
   return t;
 }
 template <u32 kMask>
@@ -110,8 +110,7 @@ QG_DEVICE u32 container(const Codes& c) {
 
 // Raw codes: 2^kRawShift of each are what a step has before the fma, plus raw_zero(0). fp16 codes stand at the top of their bytes, so
 // that what is taken off again is not 1024 codes but 64, 128 or 256.
-constexpr int kRawShift = config::kActIsBf16 ? 0 : 8 - kBits;
-constexpr float kRawWorth = 1.f / (1 << kRawShift);
+enum : int { kRawShift = config::kActIsBf16 ? 0 : 8 - kBits };
 // What a step is before the fma, less this times the sum of the activations, is worth 2^kRawShift (q - z).
 QG_DEVICE float raw_zero(float z) {
   if constexpr (config::kActIsBf16) return (kBits == 8 ? -128.f : 128.f) + z;
@@ -217,19 +216,19 @@ using config::kIntegerZeros;
 using config::kTwoLevel;
 
 // Bytes of a fragment's 16 rows: a group in the scale and zero planes, 256 k in the plane of steps.
-constexpr int kScaleBytes = kTwoLevel ? 16 : 32;
-constexpr int kZeroBytes = kIntegerZeros ? 16 : kFloatZeros ? kScaleBytes : 0;
-constexpr int kStepBytes = kTwoLevel ? (kFloatZeros ? 64 : 32) : 0;
+enum : int { kScaleBytes = kTwoLevel ? 16 : 32 };
+enum : int { kZeroBytes = kIntegerZeros ? 16 : kFloatZeros ? kScaleBytes : 0 };
+enum : int { kStepBytes = kTwoLevel ? (kFloatZeros ? 64 : 32) : 0 };
 // Scale groups of a stage's kBlocks blocks of 64 k, and of a block; blocks of a unit, which slices are whole numbers of.
-constexpr int kStageGroups = kChannelWise ? 0 : max_of(1, config::kBlocks * 64 / config::kGroupSize);
-constexpr int kGroupsPerBlock = kChannelWise ? 1 : max_of(1, 64 / config::kGroupSize);
-constexpr int kBlocksPerUnit = kTwoLevel ? 4 : kChannelWise ? 1 : max_of(1, config::kGroupSize / 64);
+enum : int { kStageGroups = kChannelWise ? 0 : max_of(1, config::kBlocks * 64 / config::kGroupSize) };
+enum : int { kGroupsPerBlock = kChannelWise ? 1 : max_of(1, 64 / config::kGroupSize) };
+enum : int { kBlocksPerUnit = kTwoLevel ? 4 : kChannelWise ? 1 : max_of(1, config::kGroupSize / 64) };
 // The scale is left to the end of K: nothing about it changes on the way, and no offset is added to the weights.
-constexpr bool kDeferred = kChannelWise && !kFloatZeros && !config::kByteActivations;
+enum : bool { kDeferred = kChannelWise && !kFloatZeros && !config::kByteActivations };
 // The activations' type does not hold the scale exactly. A weight must still be rounded once: the scale is split in two
 // numbers of that type, w = q s_high + (q s_low), or, with offsets, computed in fp32. (A rounded scale alone put the results
 // of bf16 activations and fp16 or two-level scales at 3.3e-3 to 5.5e-3 from fp64, against 2.5e-3 so.)
-constexpr bool kSplit = kTwoLevel || (config::kActIsBf16 && !config::kScaleIsBf16);
+enum : bool { kSplit = kTwoLevel || (config::kActIsBf16 && !config::kScaleIsBf16) };
 
 QG_DEVICE float number(u16 bits) {
   if constexpr (config::kScaleIsBf16) {
@@ -273,13 +272,13 @@ struct Scale {
   u32 zeros;  // zero points of the two rows, a byte each
 
   // Whether raw codes are worth what they are: with none of the activations' sums taken off.
-  static constexpr bool kRawIsExact = dequant::kBits == 8 && config::kActIsBf16 && !kIntegerZeros && !kFloatZeros;
+  enum : bool { kRawIsExact = dequant::kBits == 8 && config::kActIsBf16 && !kIntegerZeros && !kFloatZeros };
   // A part of a sum, of row g + 8h: raw codes times activations, and the activations' sum.
   QG_DEVICE float of_raw(int h, float part, float sum) const {
     constexpr float kCenter = kFloatZeros ? 0.f : 1 << (config::kBits - 1);
     const float z = kIntegerZeros ? static_cast<float>(h ? zeros >> 8 : zeros & 0xffu) : kCenter;
     if constexpr (kRawIsExact) return s.value(h) * part;
-    float worth = s.value(h) * dequant::kRawWorth * (part - dequant::raw_zero(z) * sum);
+    float worth = s.value(h) * (1.f / (1 << dequant::kRawShift)) * (part - dequant::raw_zero(z) * sum);
     if constexpr (kFloatZeros) worth += b.value(h) * sum;
     return worth;
   }

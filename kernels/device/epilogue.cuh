@@ -34,23 +34,23 @@ struct Output {
 
 namespace epilogue {
 
-constexpr int kRow = config::kTileN + 4;
+enum : int { kRow = config::kTileN + 4 };
 // Where the families write red. Volatile, since NVRTC else looks for pairs among some hundred stores: 10 ms for 64 tokens and two row
 // tiles, 60 for 176, for the same machine code.
 using Partial = volatile float;
-constexpr int kVectors = config::kTileN / 4;  // float4 per row
-constexpr int kRowStep = config::kEpilogueThreads / kVectors;  // rows that the threads have under their hands at a time
+enum : int { kVectors = config::kTileN / 4 };  // float4 per row
+enum : int { kRowStep = config::kEpilogueThreads / kVectors };  // rows that the threads have under their hands at a time
 static_assert(config::kEpilogueThreads % kVectors == 0, "");
 // Of partial sums that a thread asks for before it adds the first: each is a trip to another SM or to the L2.
 // CTAs of 512 threads are alone on an SM, with registers to spare.
-constexpr int kSlicesAtOnce = config::kEpilogueThreads >= 512 ? 6 : 4, kRowsAtOnce = config::kTileM > kRowStep ? 2 : 1;
+enum : int { kSlicesAtOnce = config::kEpilogueThreads >= 512 ? 6 : 4, kRowsAtOnce = config::kTileM > kRowStep ? 2 : 1 };
 
 // Among the threads that run the epilogue.
 QG_DEVICE void barrier() {
   if constexpr (config::kEpilogueThreads == config::kThreads) {
     __syncthreads();
   } else {
-    asm volatile("bar.sync 15, %0;" ::"n"(config::kEpilogueThreads) : "memory");
+    asm volatile("bar.sync 15, %0;" ::"n"(+config::kEpilogueThreads) : "memory");
   }
 }
 
@@ -61,8 +61,8 @@ QG_DEVICE void add(Float4& s, const Float4& v) {
   s.w += v.w;
 }
 
-constexpr int kOutBytes = config::kOutIsFp32 ? 4 : 2;
-constexpr int kColumns = config::kGated ? 2 : 4;  // of Y that four rows of W make
+enum : int { kOutBytes = config::kOutIsFp32 ? 4 : 2 };
+enum : int { kColumns = config::kGated ? 2 : 4 };  // of Y that four rows of W make
 
 QG_DEVICE float read_out_type(const void* base, i64 index) {
   if constexpr (config::kOutIsFp32) {
@@ -237,7 +237,7 @@ QG_DEVICE void load_partial(Float4& v, const u8* p, bool there) {
                : "memory");
 }
 
-constexpr u32 kDeparture = 0x100u, kLeft = 0x10000u;  // of a ticket, below
+enum : u32 { kDeparture = 0x100u, kLeft = 0x10000u };  // of a ticket, below
 
 // Tickets in the workspace. One thread behind a barrier releases and acquires for its CTA (PTX ISA, memory consistency model:
 // causality order is transitive); fences by all threads cost 0.3 to 0.8 us more.
@@ -255,7 +255,7 @@ QG_DEVICE u32 ticket_read(const u32* ticket) {
 // Orders nothing.
 QG_DEVICE u32 ticket_depart(u32* ticket) {
   u32 before;
-  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(ticket), "n"(kDeparture) : "memory");
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(ticket), "n"(+kDeparture) : "memory");
   return before;
 }
 
@@ -263,7 +263,7 @@ QG_DEVICE u32 ticket_depart(u32* ticket) {
 // share of the tile; what it adds itself it does not write. One CTA alone took 3 to 8 us for 64 rows of X, of a kernel's 12 to 40.
 // None waits for ever: who loses patience writes its share and leaves it to the last one. A ticket has its arrivals in bits 0
 // to 7, departures in 8 to 15, and from 16 on a bit for each slice whose CTA has left.
-constexpr int kPatience = 24;  // reads of the ticket, some 0.6 us each
+enum : int { kPatience = 24 };  // reads of the ticket, some 0.6 us each
 
 QG_DEVICE u32 arrivals(u32 state) { return state & 0xffu; }
 QG_DEVICE u32 departures(u32 state) { return state >> 8 & 0xffu; }

@@ -72,35 +72,35 @@ using dequant::kRowCodeBytes;
 using scales::kBlocksPerUnit;
 using scales::kGroupsPerBlock;
 using scales::kStageGroups;
-constexpr int kCodeBytes = kRowTiles * kRowCodeBytes;
-constexpr bool kStagedPlanes = !kSliceActivations && !kChannelWise;
-constexpr int kRowScaleBytes = kStagedPlanes ? kStageGroups * scales::kScaleBytes : 0;
-constexpr int kRowZeroBytes = kStagedPlanes ? kStageGroups * scales::kZeroBytes : 0;
-constexpr int kRowStepBytes = kStagedPlanes ? scales::kStepBytes : 0;
-constexpr int kZeroOffset = kCodeBytes + kRowTiles * kRowScaleBytes;
-constexpr int kStepOffset = kZeroOffset + kRowTiles * kRowZeroBytes;
-constexpr int kSlotBytes = (kStepOffset + kRowTiles * kRowStepBytes + 31) / 32 * 32;
+enum : int { kCodeBytes = kRowTiles * kRowCodeBytes };
+enum : bool { kStagedPlanes = !kSliceActivations && !kChannelWise };
+enum : int { kRowScaleBytes = kStagedPlanes ? kStageGroups * scales::kScaleBytes : 0 };
+enum : int { kRowZeroBytes = kStagedPlanes ? kStageGroups * scales::kZeroBytes : 0 };
+enum : int { kRowStepBytes = kStagedPlanes ? scales::kStepBytes : 0 };
+enum : int { kZeroOffset = kCodeBytes + kRowTiles * kRowScaleBytes };
+enum : int { kStepOffset = kZeroOffset + kRowTiles * kRowZeroBytes };
+enum : int { kSlotBytes = (kStepOffset + kRowTiles * kRowStepBytes + 31) / 32 * 32 };
 // Whether a lane reads codes that other lanes of its warp copied; with 4 and 8 bits it copied its own.
-constexpr bool kLanesShare = kBits == 5 || kBits == 6;
-constexpr int kWarps = kWarpsN * kWarpsK;
-constexpr int kRingBytes = (kWarps * kStages * kSlotBytes + 127) / 128 * 128;
-constexpr int kGroupThreads = 32 * kWarpsN;  // threads of a K group
-constexpr int kStageRowBytes = kBlocks * 128;
-constexpr int kStageActivationBytes = kTileM * kStageRowBytes;
-constexpr bool kBlockSums = kByteActivations && (kIntegerZeros || kFloatZeros);
+enum : bool { kLanesShare = kBits == 5 || kBits == 6 };
+enum : int { kWarps = kWarpsN * kWarpsK };
+enum : int { kRingBytes = (kWarps * kStages * kSlotBytes + 127) / 128 * 128 };
+enum : int { kGroupThreads = 32 * kWarpsN };  // threads of a K group
+enum : int { kStageRowBytes = kBlocks * 128 };
+enum : int { kStageActivationBytes = kTileM * kStageRowBytes };
+enum : bool { kBlockSums = kByteActivations && (kIntegerZeros || kFloatZeros) };
 static_assert(!kByteActivations || kPostScale, "");
 // Staged path of activations of bytes: blocks of 64 k that the CTA quantizes at a time, kChunkStages stages of every warp.
-constexpr int kChunkBlocks = kChunkStages * kWarpsK * kBlocks;
-constexpr bool kChunks = kByteActivations && !kSliceActivations;
+enum : int { kChunkBlocks = kChunkStages * kWarpsK * kBlocks };
+enum : bool { kChunks = kByteActivations && !kSliceActivations };
 // Stages that no other warp reads; those with scales are read by other lanes than copied them.
-constexpr bool kOwnStages = kSliceActivations || kByteActivations;
-constexpr bool kSyncLanes = kLanesShare || (kChunks && !kChannelWise);
+enum : bool { kOwnStages = kSliceActivations || kByteActivations };
+enum : bool { kSyncLanes = kLanesShare || (kChunks && !kChannelWise) };
 
 // Stages have all their blocks, also the last one of a slice: a slice is a number of units, and K one of groups.
-constexpr bool kWholeStages = !kChannelWise && kGroupSize % (kBlocks * 64) == 0;
+enum : bool { kWholeStages = !kChannelWise && kGroupSize % (kBlocks * 64) == 0 };
 // `post`: raw codes are summed before they are scaled, of as many blocks of a stage as share a scale.
-constexpr bool kRawParts = kPostScale && !kByteActivations && !scales::kDeferred;
-constexpr int kPartBlocks = kRawParts && kUnrollBlocks && kWholeStages ? kBlocks : 1;
+enum : bool { kRawParts = kPostScale && !kByteActivations && !scales::kDeferred };
+enum : int { kPartBlocks = kRawParts && kUnrollBlocks && kWholeStages ? kBlocks : 1 };
 
 using scales::Scale;
 
@@ -123,9 +123,9 @@ struct Warp {
 // This lane's 16-byte vectors of a plane with `kGroupBytes` bytes per fragment and group, `kStageGroups` groups a stage.
 template <int kGroupBytes, int kStageGroups>
 struct Plane {
-  static constexpr int kVectors = kGroupBytes * kStageGroups / 16;  // of a fragment
-  static constexpr int kAll = kRowTiles * kVectors;
-  static constexpr int kPerLane = max_of(1, (kAll + 31) / 32);
+  enum : int { kVectors = kGroupBytes * kStageGroups / 16 };  // of a fragment
+  enum : int { kAll = kRowTiles * kVectors };
+  enum : int { kPerLane = max_of(1, (kAll + 31) / 32) };
   const u8* source[kPerLane];
   int end[kPerLane];  // groups from here on do not exist
 

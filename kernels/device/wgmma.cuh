@@ -73,34 +73,34 @@ namespace wgmma_family {
 
 using namespace config;
 
-constexpr int kGroupsN = kWarpsN;  // warpgroups along N
-constexpr int kGroupsK = kWarpsK;  // warpgroups along K
+enum : int { kGroupsN = kWarpsN };  // warpgroups along N
+enum : int { kGroupsK = kWarpsK };  // warpgroups along K
 using dequant::kRowCodeBytes;
 using scales::kBlocksPerUnit;
 using scales::kGroupsPerBlock;
 using scales::kStageGroups;
-constexpr int kRowBlocks = kTileN / 16;
-constexpr int kActivationBytes = kBlocks * kTileM * 128;
-constexpr int kRowScaleBytes = kStageGroups * scales::kScaleBytes;
-constexpr int kRowZeroBytes = kStageGroups * scales::kZeroBytes;
-constexpr int kRowStepBytes = kChannelWise ? 0 : scales::kStepBytes;
+enum : int { kRowBlocks = kTileN / 16 };
+enum : int { kActivationBytes = kBlocks * kTileM * 128 };
+enum : int { kRowScaleBytes = kStageGroups * scales::kScaleBytes };
+enum : int { kRowZeroBytes = kStageGroups * scales::kZeroBytes };
+enum : int { kRowStepBytes = kChannelWise ? 0 : scales::kStepBytes };
 // Where the planes of a stage begin: tensor copies write to multiples of 128 bytes.
 constexpr int align128(int bytes) { return (bytes + 127) / 128 * 128; }
-constexpr int kCodeOffset = kActivationBytes;
-constexpr int kScaleOffset = kCodeOffset + align128(kRowBlocks * kRowCodeBytes);
-constexpr int kZeroOffset = kScaleOffset + align128(kRowBlocks * kRowScaleBytes);
-constexpr int kStepOffset = kZeroOffset + align128(kRowBlocks * kRowZeroBytes);
-constexpr int kSlotBytes = (kStepOffset + align128(kRowBlocks * kRowStepBytes) + 1023) / 1024 * 1024;
-constexpr int kWeightBytes = kRowBlocks * (kRowCodeBytes + kRowScaleBytes + kRowZeroBytes + kRowStepBytes);
+enum : int { kCodeOffset = kActivationBytes };
+enum : int { kScaleOffset = kCodeOffset + align128(kRowBlocks * kRowCodeBytes) };
+enum : int { kZeroOffset = kScaleOffset + align128(kRowBlocks * kRowScaleBytes) };
+enum : int { kStepOffset = kZeroOffset + align128(kRowBlocks * kRowZeroBytes) };
+enum : int { kSlotBytes = (kStepOffset + align128(kRowBlocks * kRowStepBytes) + 1023) / 1024 * 1024 };
+enum : int { kWeightBytes = kRowBlocks * (kRowCodeBytes + kRowScaleBytes + kRowZeroBytes + kRowStepBytes) };
 // `post`: blocks of a stage that share a scale.
-constexpr bool kScaleParts = kPostScale && !scales::kDeferred;
-constexpr int kPartBlocks = min_of(kBlocks, kChannelWise ? 1 : max_of(1, kGroupSize / 64));
+enum : bool { kScaleParts = kPostScale && !scales::kDeferred };
+enum : int { kPartBlocks = min_of(kBlocks, kChannelWise ? 1 : max_of(1, kGroupSize / 64)) };
 static_assert(!kScaleParts || (kGroupsPerBlock == 1 && !kFloatZeros), "");
-constexpr int kConsumers = config::kEpilogueThreads;
+enum : int { kConsumers = config::kEpilogueThreads };
 // Large tiles take registers from the producer's warpgroup, two of whose warps do nothing.
-constexpr bool kMoveRegisters = kThreads - kConsumers == 128;
-constexpr int kProducerRegisters = kConsumers == 256 ? 24 : 32;
-constexpr int kConsumerRegisters = kConsumers == 256 ? 240 : 160;
+enum : bool { kMoveRegisters = kThreads - kConsumers == 128 };
+enum : int { kProducerRegisters = kConsumers == 256 ? 24 : 32 };
+enum : int { kConsumerRegisters = kConsumers == 256 ? 240 : 160 };
 
 QG_DEVICE void barrier_init(u32 barrier, u32 count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
@@ -252,14 +252,14 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
   float* red = reinterpret_cast<float*>(shared);
 
   if (warp >= kConsumers / 32) {
-    if constexpr (kMoveRegisters) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
+    if constexpr (kMoveRegisters) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(+kProducerRegisters));
     if (tid == kConsumers) produce<false>(p, slice, ring, full, empty);
     if (tid == kConsumers + 32) {
       wait_for_kernel_before();  // whatever else this one reads or writes waits for these activations
       produce<true>(p, slice, ring, full, empty);
     }
   } else {
-    if constexpr (kMoveRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
+    if constexpr (kMoveRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(+kConsumerRegisters));
     const int group_n = (warp >> 2) % kGroupsN, group_k = (warp >> 2) / kGroupsN;
     const int fragment = warp & 3;
     float acc[kRowTiles][kTileM / 2];

@@ -60,7 +60,7 @@ int64_t EpilogueSmemBytes(const KernelConfig& config) { return SumBytes(config, 
 std::string ConfigConstants(const KernelConfig& config, const KernelSignature& signature) {
   std::string text;
   auto constant = [&text](absl::string_view type, absl::string_view name, int value) {
-    absl::StrAppend(&text, "constexpr ", type, " ", name, " = ", value, ";\n");
+    absl::StrAppend(&text, "enum : ", type, " { ", name, " = ", value, " };\n");
   };
   constant("int", "kTokenTiles", config.token_tiles);
   constant("int", "kRowTiles", config.row_tiles);
