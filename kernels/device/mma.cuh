@@ -265,15 +265,16 @@ QG_DEVICE void quantize_rows(const Problem& p, u8* dst, int row_bytes, const Byt
   }
 }
 
-// Staged path: rows [0, rows) of this tile, k in [first_k, first_k + 8 * chunks); zeros beyond K.
+// Staged path: rows [0, rows) of this tile, the k of a stage from first_k on; zeros beyond K.
 template <int kThreadCount>
-QG_DEVICE void copy_activations(const Problem& p, u32 dst, int row_bytes, int rows, i64 first_row, int first_k, int chunks,
+QG_DEVICE void copy_activations(const Problem& p, u32 dst, int row_bytes, int rows, i64 first_row, int first_k,
                                 int thread) {
   const u8* x = p.x + first_row * p.ldx * 2;
 #pragma unroll 1
   for (int m = thread / 8; m < rows; m += kThreadCount / 8) {
-#pragma unroll 2
-    for (int c = thread % 8; c < chunks; c += 8) {
+#pragma unroll
+    for (int j = 0; j < kBlocks; ++j) {
+      const int c = thread % 8 + j * 8;
       const bool inside = first_k + c * 8 < p.k;
       copy_async16_or_zero(swizzled(dst + m * row_bytes, c * 16, m), x + (m * p.ldx + (inside ? first_k + c * 8 : 0)) * 2, inside);
     }
@@ -520,7 +521,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
       copy_weights(warp, sources, s, warp.ring + slot * kSlotBytes);
       if constexpr (!kOwnStages) {
         copy_activations<kGroupThreads>(p, warp.activations + slot * kStageActivationBytes, warp.row_bytes, warp.rows, first_row,
-                                        warp.block_of(s) * 64, kBlocks * 8, tid % kGroupThreads);
+                                        warp.block_of(s) * 64, tid % kGroupThreads);
       }
     }
   };
