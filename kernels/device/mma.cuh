@@ -218,7 +218,9 @@ struct ByteScales {
 };
 
 // All threads quantize rows [0, rows) of this tile, k in [first_k, first_k + 64 * blocks); zeros beyond K. Four lanes make a
-// block of 32 k: each has 8 neighbouring ones, and half of each of two steps of 16.
+// block of 32 k: each has 8 neighbouring ones, and half of each of two steps of 16. A template, as block_bytes is, only that NVRTC makes
+// no code of it for kernels that have no use for it.
+template <int = 0>
 QG_DEVICE void quantize_rows(const Problem& p, u8* dst, int row_bytes, const ByteScales& to, int rows, i64 first_row, int first_k,
                              int blocks, int tid) {
   const int part = tid & 3, count = blocks * 2, total = rows * count;
@@ -354,6 +356,7 @@ QG_DEVICE void add_parts(float (&acc)[kRowTiles][kTokenTiles][4], const Part (&p
 }
 
 // As block_post, with activations of bytes; `block` counts from the start of the slice, or of the chunk.
+template <int = 0>
 QG_DEVICE void block_bytes(float (&acc)[kRowTiles][kTokenTiles][4], const dequant::Codes (&q)[kRowTiles],
                            const Scale (&scale)[kRowTiles][kGroupsPerBlock], const u32 (&row_address)[kTokenTiles],
                            const u32 (&turn)[kTokenTiles], const ByteScales& of, int block, int lane) {
