@@ -14,32 +14,33 @@ namespace {
 
 // Physical constants, fitted to timings on an H200 (README.md); every device shares them, rates scale with
 // the device profile.
-constexpr double kWaveUs = 2.72;             // per wave of CTAs: launch, pipeline fill, last stage, epilogue
-constexpr double kReductionUs = 1.34;        // workspace: fence, ticket, and the last CTA's first read
-constexpr double kReductionStepUs = 0.0508;  // per slice and vector that a thread adds
-constexpr double kPartialBytesPerClock = 13.5;  // per SM: partial sums, written and read once
-constexpr double kClusterUs = 1.22;             // cluster: two barriers; its CTAs share the sum, on the chip
-constexpr double kClusterStepUs = 0.0142;       // per CTA of a cluster
-constexpr double kFillBytesPerClock = 296;      // per SM: a resident activation slice, before the first MMA
-constexpr double kL2BytesPerClock = 20.7;       // per SM: what all SMs read of L2 at once by cp.async
-constexpr double kDramRate = 1.11;  // of dram_gb_per_s, which is what a whole kernel that only reads reaches
+constexpr double kWaveUs = 2.3;             // per wave of CTAs: launch, pipeline fill, last stage, epilogue
+constexpr double kReductionUs = 1.81;       // workspace: fence, ticket, and the last CTA's first read
+constexpr double kReductionStepUs = 0.321;  // per trip to the L2: a thread asks for several slices at once
+constexpr double kPartialBytesPerClock = 20.5;  // per SM: partial sums, written and read once
+constexpr double kClusterUs = 0.97;             // cluster: the CTAs meet; each has its share of the sum
+constexpr double kClusterStepUs = 0.0338;       // per CTA of a cluster
+constexpr double kClusterBytesPerClock = 10.9;  // per SM: partial sums of other SMs
+constexpr double kFillBytesPerClock = 312;      // per SM: a resident activation slice, before the first MMA
+constexpr double kL2BytesPerClock = 25.3;       // per SM: what all SMs read of L2 at once by cp.async
+constexpr double kDramRate = 1.13;  // of dram_gb_per_s, which is what a whole kernel that only reads reaches
 constexpr int kBlockInstructions = 16;  // per 16 x 64 block: loads, addresses, the loop
 // Family mma.
-constexpr double kWarpUs = 0.0192;      // per warp of a CTA and wave: start, barrier, sum over K groups
-constexpr double kStageUs = 0.0365;     // per stage that a warp walks: waiting for its bytes, a barrier
-constexpr double kLatencyBytes = 3190;  // in flight per SM that cost as much as the transfer itself
-constexpr double kWarpsToIssue = 8.19;  // fewer warps on an SM cannot use its issue slots
+constexpr double kWarpUs = 0.0158;      // per warp of a CTA and wave: start, barrier, sum over K groups
+constexpr double kStageUs = 0.0397;     // per stage that a warp walks: waiting for its bytes, a barrier
+constexpr double kLatencyBytes = 3350;  // in flight per SM that cost as much as the transfer itself
+constexpr double kWarpsToIssue = 4.47;  // fewer warps on an SM cannot use its issue slots
 constexpr double kMmaEfficiency =
-    0.984;  // of mma_tflops, in a loop that also waits for ldmatrix and accumulators
+    0.96;  // of mma_tflops, in a loop that also waits for ldmatrix and accumulators
 constexpr double kIssuePerClock = 4;  // warp instructions per SM
 // Family wgmma. Tensor cores run at wgmma_tflops, beside the dequantization of other batches.
 constexpr double kTensorCopyBytesPerClock = 80;  // per SM: what the copy engine reads of L2
-constexpr double kCopyClocks = 93.5;             // a producer thread issues one copy in
-constexpr double kRefillClocks = 1320;           // from a slot's release to its next data
+constexpr double kCopyClocks = 90.4;             // a producer thread issues one copy in
+constexpr double kRefillClocks = 1630;           // from a slot's release to its next data
 constexpr double kBatchClocks =
-    3.02;  // per dequantizing instruction: a warpgroup's batch with an SM to itself
-constexpr double kIssueClocks = 2.31;  // and on an SM that has other warpgroups to run meanwhile
-constexpr double kEpilogueUs = 0.123;  // per CTA and vector that a thread sums and stores
+    3.15;  // per dequantizing instruction: a warpgroup's batch with an SM to itself
+constexpr double kIssueClocks = 2.3;    // and on an SM that has other warpgroups to run meanwhile
+constexpr double kEpilogueUs = 0.0507;  // per CTA and vector that a thread sums and stores
 
 // Share of the SMs that clusters of so many CTAs can occupy, one CTA per SM: a cluster stays within a GPC.
 // What the driver says of 132 SMs (cudaOccupancyMaxActiveClusters); seven lies between its neighbours.
@@ -201,19 +202,27 @@ double FlopsPerClock(double tflops, const DeviceProfile& device) {
 double ReductionUs(const Candidate& candidate, const Problem& problem, int64_t m, const Work& work,
                    const DeviceProfile& device) {
   if (candidate.reduction == Reduction::kNone) return 0;
-  if (candidate.reduction == Reduction::kCluster) return kClusterUs + kClusterStepUs * candidate.split_k;
-  const double tile_vectors = work.rows * candidate.config.tile_n() / 4;
+  const int split = candidate.split_k;
+  const KernelConfig& config = candidate.config;
+  const double tile_bytes = 4.0 * work.rows * config.tile_n();
+  const double bytes_per_us = device.clock_ghz * 1e3;  // of a byte a clock
+  if (candidate.reduction == Reduction::kCluster) {
+    return kClusterUs + kClusterStepUs * split +
+           tile_bytes * (split - 1) / split / (kClusterBytesPerClock * bytes_per_us);
+  }
   // As device/epilogue.cuh: large CTAs that can be resident all at once share a tile's sum, and keep their
-  // own share.
-  const int threads = candidate.config.epilogue_threads();
-  const bool together = MayShareTiles(candidate.config) && candidate.split_k <= kMostShares &&
-                        tile_vectors > threads && work.ctas <= device.sm_count;
-  const double vectors = std::ceil(tile_vectors / threads / (together ? candidate.split_k : 1));
+  // own share; a thread asks for two of its rows of four slices at once, of six with 512 threads.
+  const int threads = config.epilogue_threads();
+  const double row_step = threads * 4.0 / config.tile_n();
+  const bool together =
+      MayShareTiles(config) && split <= kMostShares && work.rows > row_step && work.ctas <= device.sm_count;
+  const double rows = together ? std::ceil(static_cast<double>(work.rows) / split) : work.rows;
+  const double trips = std::ceil(rows / (2 * row_step)) *
+                       std::ceil((split - (together ? 1.0 : 0.0)) / (threads >= 512 ? 6 : 4));
   // Written and read once, fp32.
-  const double traffic = 8.0 * (candidate.split_k - (together ? 1 : 0)) * m * problem.n;
-  return kReductionUs +
-         std::max(kReductionStepUs * vectors * candidate.split_k,
-                  traffic / (device.sm_count * kPartialBytesPerClock * device.clock_ghz * 1e3));
+  const double traffic = 8.0 * (split - (together ? 1 : 0)) * m * problem.n;
+  return kReductionUs + std::max(kReductionStepUs * trips,
+                                 traffic / (device.sm_count * kPartialBytesPerClock * bytes_per_us));
 }
 
 // Warps share one instruction stream between copies, dequantization and mma.sync.

@@ -720,10 +720,11 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
 
 }  // namespace mma_family
 
+// All but the residual in two lines of 64 bytes: a line that is not in the constants' cache takes 0.27 us, and the kernel waits for it.
 extern "C" __global__ void __launch_bounds__(config::kThreads, 1)
-    qgemm_mma(const u8* x, const u8* weights, const u8* scales, const u8* zeros, const u8* steps, const void* bias,
-              const void* residual, void* y, void* workspace, int m, int n, int k, i64 ldx, i64 ldy, i64 ldr,
-              int units_quotient, int units_remainder) {
+    qgemm_mma(const u8* x, const u8* weights, const u8* scales, const u8* zeros, const u8* steps, void* y, int m, int n, int k,
+              int units_quotient, int units_remainder, i64 ldx, void* workspace, i64 ldy, i64 ldr, const void* bias,
+              const void* residual) {
   mma_family::run(Problem{x, weights, scales, zeros, steps, m, n, k, ldx, units_quotient, units_remainder},
                   Output{y, bias, residual, workspace, m, n, ldy, ldr});
 }

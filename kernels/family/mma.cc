@@ -198,18 +198,18 @@ class Mma final : public KernelFamily {
             PointerTo("scales", PointerRole::kScales, true, false),
             PointerTo("zeros", PointerRole::kZeros, true, false),
             PointerTo("steps", PointerRole::kSteps, true, false),
-            PointerTo("bias", PointerRole::kBias, true, false),
-            PointerTo("residual", PointerRole::kResidual, true, false),
             PointerTo("y", PointerRole::kY, false, true),
-            PointerTo("workspace", PointerRole::kWorkspace, true, true),
             SymbolArgument("m", 32, Symbol::kM),
             ConstantArgument("n", problem.n),
             ConstantArgument("k", problem.k),
+            ConstantArgument("units_quotient", units / split_k),
+            ConstantArgument("units_remainder", units % split_k),
             SymbolArgument("ldx", 64, Symbol::kLdx),
+            PointerTo("workspace", PointerRole::kWorkspace, true, true),
             SymbolArgument("ldy", 64, Symbol::kLdy),
             SymbolArgument("ldr", 64, Symbol::kLdr),
-            ConstantArgument("units_quotient", units / split_k),
-            ConstantArgument("units_remainder", units % split_k)};
+            PointerTo("bias", PointerRole::kBias, true, false),
+            PointerTo("residual", PointerRole::kResidual, true, false)};
   }
 
  private:

@@ -174,19 +174,19 @@ class Wgmma final : public KernelFamily {
             {"scales", plane_or_weights(PointerRole::kScales, packed.scale_bytes, stage.scales)},
             {"zeros", plane_or_weights(PointerRole::kZeros, packed.zero_bytes, stage.zeros)},
             {"steps", plane_or_weights(PointerRole::kSteps, packed.step_bytes, stage.steps)},
-            PointerTo("channel_scales", PointerRole::kScales, format.channel_wise(), false),
-            PointerTo("channel_zeros", PointerRole::kZeros, format.channel_wise(), false),
-            PointerTo("bias", PointerRole::kBias, true, false),
-            PointerTo("residual", PointerRole::kResidual, true, false),
-            PointerTo("y", PointerRole::kY, false, true),
-            PointerTo("workspace", PointerRole::kWorkspace, true, true),
             SymbolArgument("m", 32, Symbol::kM),
             ConstantArgument("n", problem.n),
             ConstantArgument("k", problem.k),
+            ConstantArgument("units_quotient", units / split_k),
+            ConstantArgument("units_remainder", units % split_k),
+            PointerTo("y", PointerRole::kY, false, true),
+            PointerTo("workspace", PointerRole::kWorkspace, true, true),
             SymbolArgument("ldy", 64, Symbol::kLdy),
             SymbolArgument("ldr", 64, Symbol::kLdr),
-            ConstantArgument("units_quotient", units / split_k),
-            ConstantArgument("units_remainder", units % split_k)};
+            PointerTo("bias", PointerRole::kBias, true, false),
+            PointerTo("residual", PointerRole::kResidual, true, false),
+            PointerTo("channel_scales", PointerRole::kScales, format.channel_wise(), false),
+            PointerTo("channel_zeros", PointerRole::kZeros, format.channel_wise(), false)};
   }
 
  private:

@@ -290,15 +290,18 @@ TEST_F(RuntimeTest, TicketsOfAllKernelsEndAtOnePlace) {
   const WorkspaceMemory workspace = *(*runtime)->AllocateWorkspace(8);
   EXPECT_GT(workspace.ticket_bytes, 0);
   EXPECT_GT(workspace.bytes, workspace.ticket_bytes);
-  device_->parameter_bytes.assign(9, 8);  // the pointers
   const LaunchSpec spec = SamplePick(8, kMmaConfig, 2, SampleProblem()).launch;
+  for (const KernelArgument& argument : spec.arguments) {
+    const auto* integer = std::get_if<IntegerArgument>(&argument.kind);
+    device_->parameter_bytes.push_back(integer == nullptr ? 8 : integer->bits / 8);
+  }
   for (const int64_t m : {1, 3, 8}) {
     LayerLaunch launch = SomeLaunch(**runtime, m);
     launch.workspace = workspace;
     ASSERT_TRUE((*runtime)->Launch(0, launch).ok());
     uint64_t address = 0;
     // The workspace's place among the family's arguments.
-    for (size_t i = 0; i < device_->parameter_bytes.size(); ++i) {
+    for (size_t i = 0; i < spec.arguments.size(); ++i) {
       if (spec.arguments[i].name == "workspace") {
         std::memcpy(&address, device_->launches.back().parameters[i].data(), 8);
       }
