@@ -309,7 +309,10 @@ DeviceBuffer::~DeviceBuffer() {
 
 absl::Status CopyToDevice(uint64_t address, absl::Span<const std::byte> source) {
   if (source.empty()) return absl::OkStatus();
-  return QGEMM_CU(*g_api, MemcpyHtoD, address, source.data(), source.size());
+  QGEMM_RETURN_IF_ERROR(QGEMM_CU(*g_api, MemcpyHtoD, address, source.data(), source.size()));
+  // Of pageable memory it comes back once the bytes are staged (CUDA driver API, synchronization behaviour):
+  // they go on in the default stream, which other streams do not wait for.
+  return QGEMM_CU(*g_api, StreamSynchronize, nullptr);
 }
 
 absl::Status CopyToHost(uint64_t address, absl::Span<std::byte> target) {

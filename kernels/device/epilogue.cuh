@@ -210,13 +210,6 @@ QG_DEVICE void push(u32 to, const Float4& v, u32 barrier) {
                "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
                : "memory");
 }
-// As load_partial, of what another CTA of the cluster has written to its shared memory.
-QG_DEVICE void load_in_cluster(Float4& v, u32 p, bool there) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p ld.relaxed.cluster.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];\n}"
-               : "+f"(v.x), "+f"(v.y), "+f"(v.z), "+f"(v.w)
-               : "r"(p), "r"(static_cast<int>(there))
-               : "memory");
-}
 #else
 QG_DEVICE int slices_in_cluster() { return 1; }
 QG_DEVICE void cluster_barrier() {}
@@ -225,19 +218,39 @@ QG_DEVICE u32 address_in_cluster(u32 address, int) { return address; }
 QG_DEVICE void expect_pushes(u32, u32) {}
 QG_DEVICE void wait_for_pushes(u32) {}
 QG_DEVICE void push(u32, const Float4&, u32) {}
-QG_DEVICE void load_in_cluster(Float4&, u32, bool) {}
 #endif
 
-// Of what another CTA has written to the workspace. Where `there` is false v stays as it is, without a branch:
-// many are asked for before the first is waited for.
-QG_DEVICE void load_partial(Float4& v, const u8* p, bool there) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p ld.relaxed.gpu.v4.f32 {%0,%1,%2,%3}, [%4];\n}"
-               : "+f"(v.x), "+f"(v.y), "+f"(v.z), "+f"(v.w)
-               : "l"(p), "r"(static_cast<int>(there))
-               : "memory");
+// The slices z, z + 1, ... of a row, as many as there are below `end`, counted without the slice `skipped`; zeros where there is none. They come
+// from where their CTAs wrote them: `from` + slice * kTileBytes in global memory, or, of a cluster, what `from` is in the CTA of that
+// rank (PTX ISA, mapa). Without a branch, so that all are asked for before the first is waited for, and with as little as may be in sight of
+// the compiler, which takes 0.1 ms for an instruction.
+template <bool kMayBeCluster, int kCount, int kTileBytes>
+QG_DEVICE void load_slices(Float4 (&v)[kCount], const u8* from, int z, int end, int skipped, bool cluster) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const int slice = z + i + (z + i >= skipped ? 1 : 0);
+#if __CUDA_ARCH__ >= 900
+    if constexpr (kMayBeCluster) {
+      asm volatile(
+          "{\n.reg .pred there, peer;\n.reg .b64 at;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
+          "setp.lt.s32 there, %5, %6;\nmad.wide.u32 at, %7, %9, %4;\nsetp.ne.and.s32 peer, %8, 0, there;\n"
+          "@peer mapa.u64 at, %4, %7;\n@there ld.relaxed.gpu.v4.f32 {%0,%1,%2,%3}, [at];\n}"
+          : "=f"(v[i].x), "=f"(v[i].y), "=f"(v[i].z), "=f"(v[i].w)
+          : "l"(from), "r"(z + i), "r"(end), "r"(slice), "r"(static_cast<int>(cluster)), "n"(kTileBytes)
+          : "memory");
+      continue;
+    }
+#endif
+    asm volatile(
+        "{\n.reg .pred there;\n.reg .b64 at;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
+        "setp.lt.s32 there, %5, %6;\nmad.wide.u32 at, %7, %8, %4;\n@there ld.relaxed.gpu.v4.f32 {%0,%1,%2,%3}, [at];\n}"
+        : "=f"(v[i].x), "=f"(v[i].y), "=f"(v[i].z), "=f"(v[i].w)
+        : "l"(from), "r"(z + i), "r"(end), "r"(slice), "n"(kTileBytes)
+        : "memory");
+  }
 }
 
-enum : u32 { kDeparture = 0x100u, kLeft = 0x10000u };  // of a ticket, below
+enum : u32 { kDeparture = 0x100u };  // of a ticket, below
 
 // Tickets in the workspace. One thread behind a barrier releases and acquires for its CTA (PTX ISA, memory consistency model:
 // causality order is transitive); fences by all threads cost 0.3 to 0.8 us more.
@@ -274,27 +287,28 @@ QG_DEVICE int sm_count() {
   return static_cast<int>(count);
 }
 
-// One thread, once its CTA's slice is written: all shares for the CTA that is the last, else none.
-QG_DEVICE u32 take_all(u32* ticket, int slices, bool sharing) {
-  if (ticket_add(ticket, 1) + 1 != slices) return 0;
-  *ticket = 0;
-  return sharing ? (1u << slices) - 1 : 1;
-}
-// One thread, once the CTA has written what others add: the shares that the CTA adds, as bits; 0: its patience is over.
-QG_DEVICE u32 take_shares(u32* ticket, int slices) {
-  const u32 state = ticket_add(ticket, 1);
-  if (arrivals(state) + 1 == slices) return 1u << blockIdx.z | state >> 16;
+// One thread: the shares that its CTA adds, as bits.
+//   alone      once its slice is written: all for the CTA that is the last, else none
+//   together   once what others add is written: its own, and those of CTAs that have left; 0: its patience is over
+//   leaves     once its own share is written, too: 0, or its own all the same, because the last CTA came in the meantime
+QG_DEVICE u32 take(u32* ticket, int slices, bool sharing, bool together, bool leaves) {
+  const u32 own = 1u << blockIdx.z;
+  const u32 state = ticket_add(ticket, leaves ? kDeparture + (own << 16) : 1);
+  if (leaves) {
+    if (departures(state) + 1 == slices) *ticket = 0;
+    return arrivals(state) == slices ? own : 0;
+  }
+  if (!together) {
+    if (state + 1 != slices) return 0;
+    *ticket = 0;
+    return sharing ? (1u << slices) - 1 : 1;
+  }
+  if (arrivals(state) + 1 == slices) return own | state >> 16;
 #pragma unroll 1
   for (int i = 0; i < kPatience; ++i) {
-    if (arrivals(ticket_read(ticket)) == slices) return 1u << blockIdx.z;
+    if (arrivals(ticket_read(ticket)) == slices) return own;
   }
   return 0;
-}
-// One thread, once its CTA's own share is written, too: 0, or its own share all the same, because the last CTA came in the meantime.
-QG_DEVICE u32 leave(u32* ticket, int slices) {
-  const u32 state = ticket_add(ticket, kDeparture + (kLeft << blockIdx.z));
-  if (departures(state) + 1 == slices) *ticket = 0;
-  return arrivals(state) == slices ? 1u << blockIdx.z : 0;
 }
 
 // The first kEpilogueThreads threads of the CTA call this; others have left. `rows`: rows of Y in this tile. The three
@@ -311,12 +325,6 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
     together = sharing && !cluster && static_cast<i64>(gridDim.x) * gridDim.y * slices <= sm_count();
   }
   const auto shared_sum = [&](int m, int w) { return reinterpret_cast<Float4*>(red + (w * config::kTileM + m) * kRow + v * 4); };
-  const auto cta_sum = [&](int m) {
-    Float4 s = *shared_sum(m, 0);
-#pragma unroll 4
-    for (int w = 1; w < config::kWarpsK; ++w) add(s, *shared_sum(m, w));
-    return s;
-  };
   // Shares of the tile: whole rows.
   const int share_rows = sharing ? whole_parts(rows + slices - 1, reciprocal(static_cast<float>(slices))) : rows;
   const int own_first = blockIdx.z * share_rows;  // of this CTA's share
@@ -331,9 +339,28 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
     expect_pushes(shared_address(&pushed), (slices - 1) * own_rows * (kVectors * 16));
   }
   barrier();
+  // The sums of the K groups are added once; of two groups, where that would be a pass of its own, as each is used.
+  bool summed = true;
+  if constexpr (config::kWarpsK > 1) {
+    summed = config::kWarpsK > 2 || (slices > 1 && !pushes);
+#pragma unroll 1
+    for (int m = first; m < rows && summed; m += kRowStep) {
+      Float4 s = *shared_sum(m, 0);
+#pragma unroll 4
+      for (int w = 1; w < config::kWarpsK; ++w) add(s, *shared_sum(m, w));
+      *shared_sum(m, 0) = s;
+    }
+    // Own rows are read by other threads below; elsewhere a barrier comes, or each thread goes on with its rows.
+    if (config::kWarpsK > 2 && pushes) barrier();
+  }
+  const auto cta_sum = [&](int m) {
+    Float4 s = *shared_sum(m, 0);
+    if (config::kWarpsK == 2 && !summed) add(s, *shared_sum(m, 1));
+    return s;
+  };
   u32 shares = cluster ? 1u << blockIdx.z : 1u;  // that this CTA adds, as bits
   u32* ticket = nullptr;
-  constexpr i64 kSliceBytes = static_cast<i64>(config::kTileM) * config::kTileN * 4;
+  enum : int { kSliceBytes = config::kTileM * config::kTileN * 4 };
   const u8* partials = nullptr;  // this thread's float4 of row 0 of this tile's slice 0; unused in a cluster
   u32 state = ~0u;               // of the ticket, before a departure that is written down at the end
   if (pushes) {
@@ -356,23 +383,17 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
       const i64 ticket_bytes = (static_cast<i64>(gridDim.x) * gridDim.y * 4 + 255) & ~255ll;
       ticket = static_cast<u32*>(out.workspace) + tile;
       partials = static_cast<const u8*>(out.workspace) + ticket_bytes + tile * slices * kSliceBytes + v * 16;
-      mine = const_cast<u8*>(partials) + blockIdx.z * kSliceBytes;
+      mine = const_cast<u8*>(partials) + static_cast<i64>(blockIdx.z) * kSliceBytes;
     }
     bool leaves = false;  // and so writes its own share, which it had kept
 #pragma unroll 1
     while (true) {
-      if (config::kWarpsK > 1 || !cluster) {
+      if (!cluster) {
 #pragma unroll 1
         for (int m = first; m < rows; m += kRowStep) {
+          // What the CTA adds itself stays in shared memory.
           const bool own = together && static_cast<u32>(m - own_first) < static_cast<u32>(share_rows);
-          // What the CTA adds itself stays in shared memory, summed over its K groups.
-          if (leaves) {
-            if (own) store_cg(reinterpret_cast<Float4*>(mine + m * (config::kTileN * 4)), *shared_sum(m, 0));
-          } else if (!cluster && !own) {
-            store_cg(reinterpret_cast<Float4*>(mine + m * (config::kTileN * 4)), cta_sum(m));
-          } else if (config::kWarpsK > 1) {
-            *shared_sum(m, 0) = cta_sum(m);
-          }
+          if (own == leaves) store_cg(reinterpret_cast<Float4*>(mine + m * (config::kTileN * 4)), *shared_sum(m, 0));
         }
       }
       if (cluster) {
@@ -380,7 +401,7 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
         break;
       }
       barrier();
-      if (tid == 0) taken = !together ? take_all(ticket, slices, sharing) : leaves ? leave(ticket, slices) : take_shares(ticket, slices);
+      if (tid == 0) taken = take(ticket, slices, sharing, together, leaves);
       barrier();
       shares = taken;
       if (!together || leaves || shares != 0) break;
@@ -401,60 +422,45 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
 #pragma unroll 1
       for (int m = begin; m < end; m += kRowsAtOnce * kRowStep) {
         Float4 sum[kRowsAtOnce] = {};
-        bool there[kRowsAtOnce];
+        const u8* from[kRowsAtOnce];
+        int limit[kRowsAtOnce];  // slices to add: none of a row that does not exist
 #pragma unroll
         for (int h = 0; h < kRowsAtOnce; ++h) {
-          there[h] = m + h * kRowStep < end;
-          if (here && there[h]) sum[h] = *shared_sum(m + h * kRowStep, 0);
-        }
-        const u8* const row = partials + m * (config::kTileN * 4);
-        if (config::kMayShare && sharing && !here) {
-#pragma unroll
-          for (int h = 0; h < kRowsAtOnce; ++h) {
-            load_partial(sum[h], row + share * kSliceBytes + h * (kRowStep * config::kTileN * 4), there[h]);
+          const int row = m + h * kRowStep;
+          limit[h] = row < end ? others : 0;
+          from[h] = !config::kPush && cluster ? reinterpret_cast<const u8*>(shared_sum(row, 0)) : partials + row * (config::kTileN * 4);
+          if (row >= end) continue;
+          if (here) {
+            sum[h] = *shared_sum(row, 0);
+          } else if (config::kMayShare && sharing) {
+            Float4 first_slice[1];
+            load_slices<false, 1, kSliceBytes>(first_slice, from[h], share, slices, slices, false);
+            sum[h] = first_slice[0];
           }
         }
 #pragma unroll 1
-        for (int z0 = 0; z0 < others; z0 += kSlicesAtOnce) {
-          Float4 part[kRowsAtOnce][kSlicesAtOnce] = {};
-          if (!config::kPush && cluster) {
+        for (int z = 0; z < others; z += kSlicesAtOnce) {
+          Float4 part[kRowsAtOnce][kSlicesAtOnce];
 #pragma unroll
-            for (int i = 0; i < kSlicesAtOnce; ++i) {
-              const int z = z0 + i + (z0 + i >= skipped ? 1 : 0);
-              const u32 from = address_in_cluster(shared_address(shared_sum(m, 0)), min_of(z, slices - 1));
-#pragma unroll
-              for (int h = 0; h < kRowsAtOnce; ++h) {
-                load_in_cluster(part[h][i], from + h * (kRowStep * kRow * 4), z0 + i < others && there[h]);
-              }
-            }
-          } else {
-            const u8* const before = row + z0 * kSliceBytes;
-            const u8* const behind = before + kSliceBytes;
-#pragma unroll
-            for (int i = 0; i < kSlicesAtOnce; ++i) {
-              const u8* const from = z0 + i >= skipped ? behind : before;
-#pragma unroll
-              for (int h = 0; h < kRowsAtOnce; ++h) {
-                load_partial(part[h][i], from + (i * kSliceBytes + h * (kRowStep * config::kTileN * 4)), z0 + i < others && there[h]);
-              }
-            }
+          for (int h = 0; h < kRowsAtOnce; ++h) {
+            load_slices<!config::kPush, kSlicesAtOnce, kSliceBytes>(part[h], from[h], z, limit[h], skipped, cluster);
           }
 #pragma unroll
-          for (int i = 0; i < kSlicesAtOnce; ++i) {
+          for (int h = 0; h < kRowsAtOnce; ++h) {
 #pragma unroll
-            for (int h = 0; h < kRowsAtOnce; ++h) add(sum[h], part[h][i]);
+            for (int i = 0; i < kSlicesAtOnce; ++i) add(sum[h], part[h][i]);
           }
         }
 #pragma unroll
         for (int h = 0; h < kRowsAtOnce; ++h) {
-          if (there[h]) *shared_sum(m + h * kRowStep, 0) = sum[h];
+          if (m + h * kRowStep < end) *shared_sum(m + h * kRowStep, 0) = sum[h];
         }
       }
     }
     Columns columns(out, first_col + v * 4, static_cast<i64>(first_row) + begin);
 #pragma unroll 1
     for (int m = begin; m < end && columns.there > 0; m += kRowStep) {
-      Float4 s = slices > 1 && !pushes ? *shared_sum(m, 0) : cta_sum(m);
+      Float4 s = cta_sum(m);
       if (pushes) {
 #pragma unroll 1
         for (int z = 0; z < slices - 1; ++z) add(s, *received(z, m - share_first));

@@ -15,9 +15,13 @@
 namespace qgemm {
 namespace {
 
+// The register that a statement declares. No fiber gives way between a statement's writing and reading it.
+uint64_t local_register;
+
 // The largest vector of operands: the accumulators of a wgmma of 256 columns, its A, its descriptor and more.
 uint64_t Bits(const PtxValue& value, const SimtOperand* operands) {
   if (value.kind == PtxValue::Kind::kNumber) return value.number;
+  if (value.kind == PtxValue::Kind::kLocal) return local_register;
   QGEMM_CHECK(value.kind == PtxValue::Kind::kOperand);
   const SimtOperand& operand = operands[value.number];
   if (operand.place == nullptr) return operand.bits;
@@ -46,6 +50,10 @@ void* Place(const PtxValue& value, const SimtOperand* operands) {
   return operands[value.number].place;
 }
 void Set(const PtxValue& value, const SimtOperand* operands, uint64_t bits) {
+  if (value.kind == PtxValue::Kind::kLocal) {
+    local_register = bits;
+    return;
+  }
   const char constraint = operands[value.number].constraint;
   std::memcpy(Place(value, operands), &bits, constraint == 'l' ? 8 : constraint == 'h' ? 2 : 4);
 }
@@ -152,16 +160,15 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
     std::memcpy(&value, GlobalRead(Pointer(v[1], o), 2), 2);
     return Set(v[0], o, value);
   }
-  if (i.Is("ld.relaxed.cluster.shared::cluster.v4.f32")) {
-    Cta& other = *ctas_[Word(v[4], o) >> kRankShift];
-    const uint32_t address = Word(v[4], o) & kAddressInCta;
-    if (other.running == 0) Problem("reads the shared memory of a CTA that has ended");
-    ReadShared(other, address, 16);
-    for (int j = 0; j < 4; ++j) std::memcpy(Place(v[j], o), other.shared->At(address + j * 4), 4);
-    return;
-  }
   if (i.Is("ld.relaxed.gpu.v4.f32")) {
     const void* p = Pointer(v[4], o);
+    for (const auto& other : ctas_) {
+      if (!other->shared->Contains(p)) continue;
+      if (other->running == 0) Problem("reads the shared memory of a CTA that has ended");
+      ReadShared(*other, other->shared->AddressOf(p), 16);
+      for (int j = 0; j < 4; ++j) std::memcpy(Place(v[j], o), static_cast<const uint8_t*>(p) + j * 4, 4);
+      return;
+    }
     p = GlobalRead(p, 16);
     for (int j = 0; j < 4; ++j) std::memcpy(Place(v[j], o), static_cast<const uint8_t*>(p) + j * 4, 4);
     return;
@@ -211,6 +218,14 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
   if (i.Is("barrier.cluster.wait")) return ClusterBarrier();
   if (i.Is("mov.u32") && v[1].name == "%%cluster_nctaid.z") return Set(v[0], o, launch_.cluster_z);
   if (i.Is("mov.u32") && v[1].name == "%%nsmid") return Set(v[0], o, launch_.sm_count);
+  if (i.Is("mapa.u64")) {
+    const void* p = Pointer(v[1], o);
+    const uint32_t rank = Word(v[2], o);
+    if (rank >= ctas_.size() || !cta().shared->Contains(p)) {
+      Stop("mapa of what is not in the cluster's shared memory");
+    }
+    return Set(v[0], o, reinterpret_cast<uint64_t>(ctas_[rank]->shared->At(cta().shared->AddressOf(p))));
+  }
   if (i.Is("mapa.shared::cluster.u32")) {
     if (Word(v[2], o) >= ctas_.size()) Stop("mapa of a CTA that is not in the cluster");
     return Set(v[0], o, Word(v[1], o) | Word(v[2], o) << kRankShift);
@@ -247,10 +262,15 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
     return IssueTensorCopy(Word(v[0], o), Pointer(v[1], o), static_cast<int32_t>(Word(v[2], o)),
                            static_cast<int32_t>(Word(v[3], o)), Word(v[4], o));
   }
-  if (i.Is("setp.ne.b32")) {
-    predicates[v[0].name] = Word(v[1], o) != Word(v[2], o);
+  if (i.Is("setp.ne.b32") || i.Is("setp.ne.and.s32") || i.Is("setp.lt.s32")) {
+    const auto a = static_cast<int32_t>(Word(v[1], o)), b = static_cast<int32_t>(Word(v[2], o));
+    predicates[v[0].name] = (i.Is("setp.lt") ? a < b : a != b) && (v.size() < 4 || predicates.at(v[3].name));
     return;
   }
+  if (i.Is("mad.wide.u32")) {
+    return Set(v[0], o, uint64_t{Word(v[1], o)} * Word(v[2], o) + Bits(v[3], o));
+  }
+  if (i.Is("mov.b32")) return Set(v[0], o, Word(v[1], o));
   if (i.Is("wgmma.mma_async")) return IssueWgmma(i, o, predicates.at(v[v.size() - 4].name));
   if (i.Is("wgmma.commit_group")) {
     return Together(

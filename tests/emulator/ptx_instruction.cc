@@ -31,6 +31,7 @@ PtxValue ParseValue(absl::string_view text) {
 std::vector<PtxInstruction> ParsePtxStatement(absl::string_view text) {
   std::vector<PtxInstruction> instructions;
   const bool waits = absl::StrContains(text, "mbarrier.try_wait");
+  absl::string_view local;
   for (absl::string_view line : absl::StrSplit(text, ';')) {
     line = absl::StripAsciiWhitespace(line);
     // Braces around the whole statement, and labels.
@@ -41,6 +42,11 @@ std::vector<PtxInstruction> ParsePtxStatement(absl::string_view text) {
       const size_t at = line.find("mbarrier.try_wait");
       if (at == absl::string_view::npos) continue;
       line = line.substr(at);
+    }
+    if (absl::ConsumePrefix(&line, ".reg .b64 ")) {
+      QGEMM_CHECK(local.empty());
+      local = line;
+      continue;
     }
     if (line.empty() || absl::StartsWith(line, ".reg")) continue;
     PtxInstruction instruction;
@@ -55,7 +61,9 @@ std::vector<PtxInstruction> ParsePtxStatement(absl::string_view text) {
         line.substr(space), {{"{", " "}, {"}", " "}, {"[", " "}, {"]", " "}, {"\n", " "}});
     for (absl::string_view part : absl::StrSplit(rest, ',')) {
       part = absl::StripAsciiWhitespace(part);
-      if (!part.empty()) instruction.values.push_back(ParseValue(part));
+      if (part.empty()) continue;
+      instruction.values.push_back(ParseValue(part));
+      if (part == local) instruction.values.back().kind = PtxValue::Kind::kLocal;
     }
     instructions.push_back(std::move(instruction));
   }

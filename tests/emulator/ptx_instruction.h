@@ -9,10 +9,10 @@
 
 namespace qgemm {
 
-// A part of an instruction's operands: operand %i of the asm statement, a number, or a name (a predicate, a
-// special register, `_`).
+// A part of an instruction's operands: operand %i of the asm statement, a number, the register of 64 bits
+// that the statement declares, or a name (a predicate, a special register, `_`).
 struct PtxValue {
-  enum class Kind { kOperand, kNumber, kName };
+  enum class Kind { kOperand, kNumber, kLocal, kName };
   Kind kind = Kind::kName;
   int64_t number = 0;  // of the operand, or the number itself
   std::string name;
