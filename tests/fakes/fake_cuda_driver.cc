@@ -236,8 +236,9 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
   delete stream;
   return CUDA_SUCCESS;
 }
-CUresult cuStreamSynchronize(CUstream stream) {
-  return stream->capturing != nullptr ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+CUresult cuStreamSynchronize(CUstream stream) {  // null: the default stream, which is never captured
+  return stream != nullptr && stream->capturing != nullptr ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+                                                           : CUDA_SUCCESS;
 }
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode) {
   stream->capturing = new CUgraph_st;
