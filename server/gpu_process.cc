@@ -76,7 +76,6 @@ absl::Status GpuProcess::Start() {
   if (!options_.device.empty()) spawn.args = {"--device", options_.device};
   if (options_.host_timed) spawn.args.push_back("--host-timed");
   if (!options_.rewarm) spawn.args.push_back("--no-rewarm");
-  if (options_.update_graphs) spawn.args.push_back("--update-graphs");
   if (options_.placements > 0) {
     spawn.args.insert(spawn.args.end(), {"--placements", std::to_string(options_.placements)});
   }

@@ -26,7 +26,6 @@ struct GpuProcessOptions {
   std::vector<int> cpus;           // the cores it may use; empty: all
   bool host_timed = false;         // qgemm-time --host-timed: to show what graphs are for
   bool rewarm = true;              // false: qgemm-time --no-rewarm, to show what rewarming is for
-  bool update_graphs = false;      // qgemm-time --update-graphs, to show what that costs and saves
   int placements = 0;              // qgemm-time --placements; 0: as many as it likes
   int64_t memory_limit_bytes = 0;  // what it may allocate on the GPU; 0: no limit
   std::string sample_log;          // file to which it appends every sample; empty: none

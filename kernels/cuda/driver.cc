@@ -73,19 +73,11 @@ namespace qgemm {
   X(GraphExecDestroy, "cuGraphExecDestroy", CUresult(CUgraphExec))                                         \
   X(GraphLaunch, "cuGraphLaunch", CUresult(CUgraphExec, CUstream))
 
-// Null where the driver has none: graphs are then built anew each time.
-#define QGEMM_OPTIONAL_DRIVER_FUNCTIONS(X)                                  \
-  X(GraphExecKernelNodeSetParams, "cuGraphExecKernelNodeSetParams_v2",      \
-    CUresult(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS_v2*))  \
-  X(GraphExecEventRecordNodeSetEvent, "cuGraphExecEventRecordNodeSetEvent", \
-    CUresult(CUgraphExec, CUgraphNode, CUevent))
-
 struct Driver::Api {
 #define QGEMM_MEMBER(name, symbol, ...) \
   using name##Function = __VA_ARGS__;   \
   name##Function* name;
   QGEMM_DRIVER_FUNCTIONS(QGEMM_MEMBER)
-  QGEMM_OPTIONAL_DRIVER_FUNCTIONS(QGEMM_MEMBER)
 #undef QGEMM_MEMBER
 };
 
@@ -123,7 +115,6 @@ absl::Status ToStatus(const Driver::Api& api, CUresult result, absl::string_view
     case CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES:
     case CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
     case CUDA_ERROR_STREAM_CAPTURE_INVALIDATED:
-    case CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE:
     case CUDA_ERROR_NOT_SUPPORTED:
       return absl::FailedPreconditionError(message);
     // After these the context answers every call with the same error.
@@ -147,10 +138,6 @@ absl::Status ToStatus(const Driver::Api& api, CUresult result, absl::string_view
     default:
       return absl::InternalError(message);
   }
-}
-
-absl::Status NoSuchCall(absl::string_view call) {
-  return absl::FailedPreconditionError(absl::StrCat("this driver has no ", call));
 }
 
 }  // namespace
@@ -179,9 +166,6 @@ absl::StatusOr<const Driver*> Driver::LoadOnce() {
 #define QGEMM_RESOLVE(name, symbol, ...) QGEMM_RETURN_IF_ERROR(library->Resolve(symbol, &api->name));
   QGEMM_DRIVER_FUNCTIONS(QGEMM_RESOLVE)
 #undef QGEMM_RESOLVE
-#define QGEMM_TRY_TO_RESOLVE(name, symbol, ...) library->Resolve(symbol, &api->name).IgnoreError();
-  QGEMM_OPTIONAL_DRIVER_FUNCTIONS(QGEMM_TRY_TO_RESOLVE)
-#undef QGEMM_TRY_TO_RESOLVE
   auto* const driver = new Driver(api);
   QGEMM_RETURN_IF_ERROR(QGEMM_CU(*api, Init, 0));
   int version = 0;
@@ -360,28 +344,6 @@ absl::Status GraphExec::Launch(const Stream& stream) const {
   return QGEMM_CU(*g_api, GraphLaunch, exec_.get(), stream.get());
 }
 
-absl::Status GraphExec::SetKernel(CUgraphNode_st* node, const Kernel& kernel, Dim3 grid, int block_threads,
-                                  int dynamic_smem_bytes, absl::Span<void* const> params) const {
-  if (g_api->GraphExecKernelNodeSetParams == nullptr) return NoSuchCall("cuGraphExecKernelNodeSetParams");
-  CUDA_KERNEL_NODE_PARAMS_v2 launch = {};
-  launch.func = kernel.get();
-  launch.gridDimX = static_cast<unsigned>(grid.x);
-  launch.gridDimY = static_cast<unsigned>(grid.y);
-  launch.gridDimZ = static_cast<unsigned>(grid.z);
-  launch.blockDimX = static_cast<unsigned>(block_threads);
-  launch.blockDimY = launch.blockDimZ = 1;
-  launch.sharedMemBytes = static_cast<unsigned>(dynamic_smem_bytes);
-  launch.kernelParams = const_cast<void**>(params.data());
-  return QGEMM_CU(*g_api, GraphExecKernelNodeSetParams, exec_.get(), node, &launch);
-}
-
-absl::Status GraphExec::SetEvent(CUgraphNode_st* node, const Event& event) const {
-  if (g_api->GraphExecEventRecordNodeSetEvent == nullptr) {
-    return NoSuchCall("cuGraphExecEventRecordNodeSetEvent");
-  }
-  return QGEMM_CU(*g_api, GraphExecEventRecordNodeSetEvent, exec_.get(), node, event.get());
-}
-
 absl::StatusOr<Stream> Stream::Create() {
   CUstream stream = nullptr;
   QGEMM_RETURN_IF_ERROR(QGEMM_CU(*g_api, StreamCreate, &stream, CU_STREAM_NON_BLOCKING));
@@ -477,24 +439,10 @@ absl::StatusOr<GraphExec> Stream::EndCapture() {
   capturing_ = false;
   CUgraph raw_graph = nullptr;
   QGEMM_RETURN_IF_ERROR(QGEMM_CU(*g_api, StreamEndCapture, stream_.get(), &raw_graph));
-  std::unique_ptr<CUgraph_st, internal::Release> graph(raw_graph);
+  const std::unique_ptr<CUgraph_st, internal::Release> graph(raw_graph);
   CUgraphExec exec = nullptr;
   QGEMM_RETURN_IF_ERROR(QGEMM_CU(*g_api, GraphInstantiateWithFlags, &exec, graph.get(), 0));
-  return GraphExec(std::move(graph), exec);
-}
-
-absl::StatusOr<CUgraphNode_st*> Stream::LastNode() const {
-  if (g_api->StreamGetCaptureInfo == nullptr) return NoSuchCall("cuStreamGetCaptureInfo");
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUgraphNode* nodes = nullptr;
-  size_t count = 0;
-  QGEMM_RETURN_IF_ERROR(
-      QGEMM_CU(*g_api, StreamGetCaptureInfo, stream_.get(), &status, nullptr, nullptr, &nodes, &count));
-  // What the next piece of work would follow: the last one, as nothing here forks.
-  if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE || count != 1) {
-    return absl::FailedPreconditionError("the stream's capture has no last node");
-  }
-  return nodes[0];
+  return GraphExec(exec);
 }
 
 RelaxedCapture::RelaxedCapture() : mode_(CU_STREAM_CAPTURE_MODE_RELAXED) { Exchange(); }

@@ -21,7 +21,6 @@ struct CUstream_st;
 struct CUevent_st;
 struct CUgraph_st;
 struct CUgraphExec_st;
-struct CUgraphNode_st;
 
 namespace qgemm {
 
@@ -198,27 +197,14 @@ class Event {
 [[nodiscard]] absl::StatusOr<double> ElapsedMicroseconds(const Event& begin, const Event& end);
 
 class Stream;
-// An instantiated graph, and the captured one whose nodes name its parts.
+// An instantiated graph.
 class GraphExec {
  public:
   [[nodiscard]] absl::Status Launch(const Stream& stream) const;
 
-  // What later launches run or record at a node (Stream::LastNode), in place of what was captured; earlier
-  // launches, even unfinished ones, are left alone. `params` are read during the call. The function may be
-  // another one of the same context; what was captured with the launch beside these parameters, such as its
-  // clusters, stays. The modules of the function captured and of the one set must stay loaded as long as this
-  // may be launched or updated. FailedPrecondition: the driver refuses, or has no such call; then
-  // the graph is what it was.
-  [[nodiscard]] absl::Status SetKernel(CUgraphNode_st* node, const Kernel& kernel, Dim3 grid,
-                                       int block_threads, int dynamic_smem_bytes,
-                                       absl::Span<void* const> params) const;
-  [[nodiscard]] absl::Status SetEvent(CUgraphNode_st* node, const Event& event) const;
-
  private:
   friend class Stream;
-  GraphExec(std::unique_ptr<CUgraph_st, internal::Release> graph, CUgraphExec_st* exec)
-      : graph_(std::move(graph)), exec_(exec) {}
-  std::unique_ptr<CUgraph_st, internal::Release> graph_;
+  explicit GraphExec(CUgraphExec_st* exec) : exec_(exec) {}
   std::unique_ptr<CUgraphExec_st, internal::Release> exec_;
 };
 
@@ -285,10 +271,6 @@ class Stream {
   [[nodiscard]] absl::StatusOr<GraphExec> EndCapture();
   // Ends a capture that went wrong; harmless otherwise.
   void AbandonCapture();
-  bool capturing() const { return capturing_; }
-  // The node that the capture added last; valid as long as the graph. FailedPrecondition: the driver does not
-  // tell.
-  [[nodiscard]] absl::StatusOr<CUgraphNode_st*> LastNode() const;
 
   CUstream_st* get() const { return stream_.get(); }
 

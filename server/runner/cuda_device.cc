@@ -14,28 +14,25 @@ constexpr int kMaxMarks = 4096;
 
 class CudaKernel : public DeviceKernel {
  public:
-  CudaKernel(Kernel kernel, std::shared_ptr<const Module> module)
-      : kernel_(kernel), module_(std::move(module)) {}
+  explicit CudaKernel(Kernel kernel) : kernel_(kernel) {}
   const Kernel& kernel() const { return kernel_; }
-  const std::shared_ptr<const Module>& module() const { return module_; }
 
  private:
   Kernel kernel_;
-  std::shared_ptr<const Module> module_;
 };
 
 class CudaModule : public DeviceModule {
  public:
-  explicit CudaModule(Module module) : module_(std::make_shared<const Module>(std::move(module))) {}
+  explicit CudaModule(Module module) : module_(std::move(module)) {}
   absl::StatusOr<std::unique_ptr<DeviceKernel>> Find(const std::string& entry,
                                                      int dynamic_smem_bytes) override {
-    QGEMM_ASSIGN_OR_RETURN(const Kernel kernel, module_->Find(entry));
+    QGEMM_ASSIGN_OR_RETURN(const Kernel kernel, module_.Find(entry));
     QGEMM_RETURN_IF_ERROR(kernel.AllowDynamicSmem(dynamic_smem_bytes));
-    return std::make_unique<CudaKernel>(kernel, module_);
+    return std::make_unique<CudaKernel>(kernel);
   }
 
  private:
-  const std::shared_ptr<const Module> module_;  // also of the graphs that launch its kernels
+  Module module_;
 };
 
 class CudaMemory : public DeviceMemory {
@@ -53,6 +50,15 @@ class CudaMemory : public DeviceMemory {
   const std::shared_ptr<int64_t> allocated_bytes_;
 };
 
+class CudaGraph : public DeviceGraph {
+ public:
+  explicit CudaGraph(GraphExec exec) : exec_(std::move(exec)) {}
+  const GraphExec& exec() const { return exec_; }
+
+ private:
+  GraphExec exec_;
+};
+
 absl::StatusOr<int> FindOrdinal(const Driver& driver, const std::string& device) {
   if (device == "auto") return 0;
   std::vector<std::string> uuids;
@@ -66,18 +72,6 @@ absl::StatusOr<int> FindOrdinal(const Driver& driver, const std::string& device)
 }
 
 }  // namespace
-
-class CudaDevice::Graph : public DeviceGraph {
- public:
-  Graph(std::vector<Piece> of, GraphExec exec) : pieces(std::move(of)), exec(std::move(exec)) {}
-  bool updatable() const override {
-    return std::all_of(pieces.begin(), pieces.end(),
-                       [](const Piece& piece) { return piece.node != nullptr; });
-  }
-
-  std::vector<Piece> pieces;  // outlive the graph, which launches their modules' functions
-  const GraphExec exec;
-};
 
 absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(const std::string& device,
                                                              int64_t memory_limit_bytes) {
@@ -115,65 +109,18 @@ absl::Status CudaDevice::EncodeTensorMap(const TensorMapShape& shape, absl::Span
   return qgemm::EncodeTensorMap(shape, out);
 }
 
-absl::Status CudaDevice::RefuseInUpdate() const {
-  if (updating_ == nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError("a graph is updated with launches and events alone");
-}
-
-void CudaDevice::Note(Piece piece) {
-  const absl::StatusOr<CUgraphNode_st*> node = stream_.LastNode();
-  // Each piece has a node of its own.
-  const bool known = node.ok() && (captured_.empty() || *node != captured_.back().node);
-  piece.node = known ? *node : nullptr;
-  piece.current = piece.captured;
-  captured_.push_back(std::move(piece));
-}
-
-absl::StatusOr<CudaDevice::Piece*> CudaDevice::NextPiece(int cluster_z) {
-  if (next_piece_ == updating_->pieces.size()) {
-    return absl::FailedPreconditionError("the graph has fewer launches and events");
-  }
-  Piece& piece = updating_->pieces[next_piece_++];
-  if (piece.cluster_z == cluster_z) return &piece;
-  return absl::FailedPreconditionError(absl::StrCat("the graph's clusters have ", piece.cluster_z,
-                                                    " CTAs here (0: it records an event), not ", cluster_z));
-}
-
 absl::Status CudaDevice::Launch(const DeviceKernel& kernel, Dim3 grid, int block_threads,
                                 int dynamic_smem_bytes, absl::Span<void* const> params, int cluster_z) {
-  const auto& cuda = static_cast<const CudaKernel&>(kernel);
-  cluster_z = std::max(1, cluster_z);
-  if (updating_ != nullptr) {
-    QGEMM_ASSIGN_OR_RETURN(Piece* const piece, NextPiece(cluster_z));
-    QGEMM_RETURN_IF_ERROR(updating_->exec.SetKernel(piece->node, cuda.kernel(), grid, block_threads,
-                                                    dynamic_smem_bytes, params));
-    piece->current = cuda.module();
-    return absl::OkStatus();
-  }
-  QGEMM_RETURN_IF_ERROR(
-      stream_.Launch(cuda.kernel(), grid, block_threads, dynamic_smem_bytes, params, cluster_z));
-  if (stream_.capturing()) Note({.cluster_z = cluster_z, .captured = cuda.module()});
-  return absl::OkStatus();
+  return stream_.Launch(static_cast<const CudaKernel&>(kernel).kernel(), grid, block_threads,
+                        dynamic_smem_bytes, params, cluster_z);
 }
 
 absl::Status CudaDevice::SetBytes(uint64_t address, uint8_t value, int64_t bytes) {
-  QGEMM_RETURN_IF_ERROR(RefuseInUpdate());
-  if (stream_.capturing()) captured_.emplace_back();  // what cannot be updated
   return stream_.SetBytes(address, value, bytes);
 }
 
 absl::Status CudaDevice::CopyOnDevice(uint64_t dst, uint64_t src, int64_t bytes) {
-  QGEMM_RETURN_IF_ERROR(RefuseInUpdate());
-  if (stream_.capturing()) captured_.emplace_back();
   return stream_.CopyOnDevice(dst, src, bytes);
-}
-
-absl::Status CudaDevice::EnsureEvent(int event) {
-  while (static_cast<int>(events_.size()) <= event) {
-    QGEMM_ASSIGN_OR_RETURN(Event created, Event::Create());
-    events_.push_back(std::move(created));
-  }
-  return absl::OkStatus();
 }
 
 absl::Status CudaDevice::MarkEventsBy(const DeviceKernel* mark) {
@@ -205,62 +152,30 @@ absl::Status CudaDevice::ReadMarks() {
 
 absl::Status CudaDevice::RecordEvent(int event) {
   if (mark_ != nullptr) return PutMark(event);
-  QGEMM_RETURN_IF_ERROR(EnsureEvent(event));
-  if (updating_ != nullptr) {
-    QGEMM_ASSIGN_OR_RETURN(Piece* const piece, NextPiece(/*cluster_z=*/0));
-    if (piece->event == event) return absl::OkStatus();
-    QGEMM_RETURN_IF_ERROR(updating_->exec.SetEvent(piece->node, events_[event]));
-    piece->event = event;
-    return absl::OkStatus();
+  while (static_cast<int>(events_.size()) <= event) {
+    QGEMM_ASSIGN_OR_RETURN(Event created, Event::Create());
+    events_.push_back(std::move(created));
   }
-  QGEMM_RETURN_IF_ERROR(stream_.Record(events_[event]));
-  if (stream_.capturing()) Note({.event = event});
-  return absl::OkStatus();
+  return stream_.Record(events_[event]);
 }
 
 absl::Status CudaDevice::LaunchGraph(const DeviceGraph& graph) {
-  QGEMM_RETURN_IF_ERROR(RefuseInUpdate());
   marks_changed_ = true;
-  return static_cast<const Graph&>(graph).exec.Launch(stream_);
+  return static_cast<const CudaGraph&>(graph).exec().Launch(stream_);
 }
 
-absl::Status CudaDevice::BeginCapture() {
-  QGEMM_RETURN_IF_ERROR(RefuseInUpdate());
-  captured_.clear();
-  return stream_.BeginCapture();
-}
+absl::Status CudaDevice::BeginCapture() { return stream_.BeginCapture(); }
 
 absl::StatusOr<std::unique_ptr<DeviceGraph>> CudaDevice::EndCapture() {
-  std::vector<Piece> pieces = std::exchange(captured_, {});
   QGEMM_ASSIGN_OR_RETURN(GraphExec exec, stream_.EndCapture());
-  return std::make_unique<Graph>(std::move(pieces), std::move(exec));
+  return std::make_unique<CudaGraph>(std::move(exec));
 }
 
-void CudaDevice::AbandonCapture() {
-  captured_.clear();
-  stream_.AbandonCapture();
-}
+void CudaDevice::AbandonCapture() { stream_.AbandonCapture(); }
 
-absl::Status CudaDevice::Update(DeviceGraph& graph, const Enqueue& sequence) {
-  QGEMM_RETURN_IF_ERROR(RefuseInUpdate());
-  if (!graph.updatable()) return absl::FailedPreconditionError("the graph's nodes are not known");
-  updating_ = static_cast<Graph*>(&graph);
-  next_piece_ = 0;
-  absl::Status updated = sequence();
-  if (updated.ok() && next_piece_ < updating_->pieces.size()) {
-    updated = absl::FailedPreconditionError("the graph has more launches and events");
-  }
-  updating_ = nullptr;
-  return updated;
-}
-
-absl::Status CudaDevice::Synchronize() {
-  QGEMM_RETURN_IF_ERROR(RefuseInUpdate());
-  return stream_.Synchronize();
-}
+absl::Status CudaDevice::Synchronize() { return stream_.Synchronize(); }
 
 absl::Status CudaDevice::ReadBack(uint64_t address, absl::Span<std::byte> target) {
-  QGEMM_RETURN_IF_ERROR(RefuseInUpdate());
   QGEMM_RETURN_IF_ERROR(stream_.Synchronize());
   return CopyToHost(address, target);
 }

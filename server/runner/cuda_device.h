@@ -4,8 +4,6 @@
 #include <deque>
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "kernels/cuda/driver.h"
 #include "server/runner/device.h"
@@ -41,7 +39,6 @@ class CudaDevice : public Device {
   absl::Status BeginCapture() override;
   absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() override;
   void AbandonCapture() override;
-  absl::Status Update(DeviceGraph& graph, const Enqueue& sequence) override;
   absl::Status Synchronize() override;
   absl::Status ReadBack(uint64_t address, absl::Span<std::byte> target) override;
   absl::StatusOr<double> ElapsedMicroseconds(int begin, int end) override;
@@ -50,25 +47,6 @@ class CudaDevice : public Device {
   [[nodiscard]] absl::Status Write(uint64_t address, absl::Span<const std::byte> source);
 
  private:
-  // A launch or an event of a graph.
-  struct Piece {
-    CUgraphNode_st* node = nullptr;  // null: not known
-    int cluster_z = 0;               // of a launch; 0: an event
-    int event = -1;
-    // Of a launch: the modules of the captured function, which the driver may look at when it updates the
-    // node, and of today's.
-    std::shared_ptr<const Module> captured;
-    std::shared_ptr<const Module> current;
-  };
-  class Graph;
-
-  // Inside a capture: `piece` was put on the stream, at the node that is the capture's last.
-  void Note(Piece piece);
-  // Inside an update: the piece whose turn it is, a launch in clusters of `cluster_z` or (0) an event.
-  absl::StatusOr<Piece*> NextPiece(int cluster_z);
-  // FailedPrecondition inside an update, where only launches and events have a place.
-  absl::Status RefuseInUpdate() const;
-  absl::Status EnsureEvent(int event);
   absl::Status PutMark(int event);
   absl::Status ReadMarks();
 
@@ -86,9 +64,6 @@ class CudaDevice : public Device {
   std::unique_ptr<DeviceMemory> marks_;  // kMaxMarks times in nanoseconds, by event
   std::vector<uint64_t> marks_read_;     // those in use, on the host
   bool marks_changed_ = false;           // since they were read
-  std::vector<Piece> captured_;          // by the capture that is under way
-  Graph* updating_ = nullptr;            // while Update runs
-  size_t next_piece_ = 0;                // of it
   const int64_t memory_limit_bytes_;
   const std::shared_ptr<int64_t> allocated_bytes_ = std::make_shared<int64_t>(0);
 };

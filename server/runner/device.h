@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -40,15 +39,11 @@ class DeviceMemory {
   virtual int64_t bytes() const = 0;
 };
 
+// The modules of the kernels that it launches must outlive it.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
-  // Whether Device::Update may be tried.
-  virtual bool updatable() const { return false; }
 };
-
-// Puts work on the device's stream.
-using Enqueue = std::function<absl::Status()>;
 
 class Device {
  public:
@@ -77,7 +72,7 @@ class Device {
   [[nodiscard]] virtual absl::Status RecordEvent(int event) = 0;
   // From now on RecordEvent launches `mark` instead, one thread that writes the GPU's clock in nanoseconds to
   // the address that is its parameter; null: it records the driver's events again. Borrowed until the next
-  // call; graphs of it keep what they need.
+  // call, and while graphs record with it.
   [[nodiscard]] virtual absl::Status MarkEventsBy(const DeviceKernel* mark) = 0;
   [[nodiscard]] virtual absl::Status LaunchGraph(const DeviceGraph& graph) = 0;
 
@@ -85,13 +80,6 @@ class Device {
   [[nodiscard]] virtual absl::Status BeginCapture() = 0;
   [[nodiscard]] virtual absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() = 0;
   virtual void AbandonCapture() = 0;
-  // Runs `sequence`, whose work replaces the graph's piece by piece in later launches of it. It must be as
-  // many launches and events in the same order, a launch in clusters of n CTAs where the graph has one, and
-  // nothing else: FailedPrecondition otherwise, and when the device refuses. After an error the graph is not
-  // to be launched any more.
-  [[nodiscard]] virtual absl::Status Update(DeviceGraph& /*graph*/, const Enqueue& /*sequence*/) {
-    return absl::FailedPreconditionError("graphs of this device cannot be updated");
-  }
 
   // Waits for all work.
   [[nodiscard]] virtual absl::Status Synchronize() = 0;

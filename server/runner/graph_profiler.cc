@@ -52,12 +52,10 @@ GraphProfiler::GraphProfiler(internal::RunnerHello hello, std::unique_ptr<Device
       device_(std::move(device)),
       monitor_(std::move(monitor)),
       clock_(clock),
-      graphs_(*device_),
       data_(device_.get()) {}
 
 absl::StatusOr<internal::PrepareReply> GraphProfiler::Prepare(const internal::PrepareRequest& request) {
   if (!request.support_cubin().empty()) {
-    graphs_.Clear();
     QGEMM_ASSIGN_OR_RETURN(std::unique_ptr<SupportLibrary> loaded,
                            SupportLibrary::Load(device_.get(), request.support_cubin()));
     // Before the library goes whose kernel marked them until now.
@@ -134,11 +132,11 @@ absl::StatusOr<std::unique_ptr<GraphProfiler::Ready>> GraphProfiler::MakeReady(
 }
 
 PlacedKernel GraphProfiler::Launcher(const Ready& ready) {
-  const auto launch = [this, &ready](int placement) {
-    return device_->Launch(*ready.kernel, ready.spec.Grid(data_.m()), ready.spec.block_threads,
-                           ready.spec.dynamic_smem_bytes, ready.params[placement], ready.spec.cluster_z);
-  };
-  return {static_cast<int>(ready.params.size()), launch, ready.spec.cluster_z};
+  return {static_cast<int>(ready.params.size()), [this, &ready](int placement) {
+            return device_->Launch(*ready.kernel, ready.spec.Grid(data_.m()), ready.spec.block_threads,
+                                   ready.spec.dynamic_smem_bytes, ready.params[placement],
+                                   ready.spec.cluster_z);
+          }};
 }
 
 Enqueue GraphProfiler::Flusher() {
@@ -153,12 +151,10 @@ void GraphProfiler::LogSamples(const std::string& name, const char* phase, const
   if (sample_log_ == nullptr) return;
   *sample_log_ << "{\"candidate\": \"" << name << "\", \"n\": " << data_.problem().n
                << ", \"k\": " << data_.problem().k << ", \"m\": " << data_.m() << ", \"phase\": \"" << phase
-               << "\", \"graphs_built\": " << graphs_.counts().built - logged_.built
-               << ", \"graphs_updated\": " << graphs_.counts().updated - logged_.updated << ", \"us\": ["
+               << "\", \"us\": ["
                << absl::StrJoin(us, ", ",
                                 [](std::string* out, double one) { absl::StrAppendFormat(out, "%.3f", one); })
                << "]}" << std::endl;
-  logged_ = graphs_.counts();
 }
 
 absl::StatusOr<internal::Timing> GraphProfiler::TimeScreened(const Ready& ready, const std::string& name,
@@ -169,7 +165,7 @@ absl::StatusOr<internal::Timing> GraphProfiler::TimeScreened(const Ready& ready,
   // Once more when something disturbed the first try, unless it is what disturbed the last candidate already.
   for (int attempt = 0; attempt < 2; ++attempt) {
     QGEMM_ASSIGN_OR_RETURN(samples,
-                           SampleCold(graphs_, flush, Launcher(ready), budget_ms * 1e3, hopeless_us));
+                           SampleCold(*device_, flush, Launcher(ready), budget_ms * 1e3, hopeless_us));
     disturbance = monitor_->Check();
     if (disturbance.empty() || disturbed_) break;
   }
@@ -266,7 +262,7 @@ absl::StatusOr<internal::FinalsReply> GraphProfiler::Finals(const internal::Fina
   bool disturbed = false;
   for (int attempt = 0; attempt < 2; ++attempt) {
     const bool before = !monitor_->Check().empty();
-    QGEMM_ASSIGN_OR_RETURN(rounds, RunRounds(graphs_, flush, kernels, probe, options, *clock_));
+    QGEMM_ASSIGN_OR_RETURN(rounds, RunRounds(*device_, flush, kernels, probe, options, *clock_));
     disturbed = before || !monitor_->Check().empty() || ProbeDrifted(rounds.probe_us);
     if (!disturbed) break;
   }

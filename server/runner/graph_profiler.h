@@ -11,7 +11,6 @@
 #include "base/clock.h"
 #include "server/runner/device.h"
 #include "server/runner/disturbance.h"
-#include "server/runner/graph_pool.h"
 #include "server/runner/problem_data.h"
 #include "server/runner/profiler.h"
 #include "server/runner/support_library.h"
@@ -37,12 +36,9 @@ class GraphProfiler : public Profiler {
   void LimitPlacements(int placements) { data_.LimitPlacements(placements); }
   // Races without the untimed launch before each sample (RoundsOptions.rewarm): shows benches what it is for.
   void RaceWithoutRewarming() { rewarm_ = false; }
-  // Updates graphs instead of building each (GraphPool): shows benches what that costs and saves.
-  void UpdateGraphs() { graphs_.Update(); }
 
-  // Appends a line of JSON per timing: {"candidate", "n", "k", "m", "phase": "screen" or "final",
-  // "graphs_built", "graphs_updated": for it, those of a race with its first finalist, "us": [...]}.
-  // Borrowed.
+  // Appends a line of JSON per timing: {"candidate", "n", "k", "m", "phase": "screen" or "final", "us":
+  // [...]}. Borrowed.
   void LogSamplesTo(std::ostream* log) { sample_log_ = log; }
 
   internal::RunnerHello Hello() override { return hello_; }
@@ -83,8 +79,6 @@ class GraphProfiler : public Profiler {
   const std::unique_ptr<DisturbanceMonitor> monitor_;
   Clock* const clock_;
 
-  GraphPool graphs_;
-  GraphPool::Counts logged_;  // the pool's counts at the last line of the sample log
   std::unique_ptr<SupportLibrary> support_;
   ProblemData data_;
   bool host_timed_ = false;

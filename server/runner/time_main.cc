@@ -58,7 +58,6 @@ int Main(int argc, char** argv) {
   std::string device = "auto";
   bool host_timed = false;
   bool rewarm = true;
-  bool update_graphs = false;
   int placements = ProblemData::kMaxPlacements;
   int64_t memory_limit_bytes = 0;
   std::ofstream sample_log;
@@ -76,10 +75,6 @@ int Main(int argc, char** argv) {
       rewarm = false;
       continue;
     }
-    if (argument == "--update-graphs") {
-      update_graphs = true;
-      continue;
-    }
     if (argument == "--placements" && i + 1 < argc && absl::SimpleAtoi(argv[i + 1], &placements)) {
       ++i;
       continue;
@@ -94,8 +89,7 @@ int Main(int argc, char** argv) {
     }
     std::fprintf(
         stderr,
-        "usage: qgemm-time [--device auto|UUID] [--host-timed] [--no-rewarm] [--update-graphs] "
-        "[--placements N] "
+        "usage: qgemm-time [--device auto|UUID] [--host-timed] [--no-rewarm] [--placements N] "
         "[--memory-limit BYTES] [--sample-log FILE]; started by qgemmd with a channel as descriptor 3\n");
     return 2;
   }
@@ -105,7 +99,6 @@ int Main(int argc, char** argv) {
   const auto profiler = MakeProfiler(device, memory_limit_bytes);
   if (profiler.ok() && host_timed) (*profiler)->TimeFromTheHost();
   if (profiler.ok() && !rewarm) (*profiler)->RaceWithoutRewarming();
-  if (profiler.ok() && update_graphs) (*profiler)->UpdateGraphs();
   if (profiler.ok()) (*profiler)->LimitPlacements(placements);
   if (profiler.ok() && sample_log.is_open()) (*profiler)->LogSamplesTo(&sample_log);
   if (!profiler.ok()) {

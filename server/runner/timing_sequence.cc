@@ -1,6 +1,7 @@
 #include "server/runner/timing_sequence.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -24,17 +25,33 @@ absl::StatusOr<double> TimeOf(Device& device, int index) {
   return device.ElapsedMicroseconds(2 * index, 2 * index + 1);
 }
 
+// Captures `sequence` into a graph. An error other than Aborted leaves the stream usable.
+absl::StatusOr<std::unique_ptr<DeviceGraph>> Capture(Device& device, const Enqueue& sequence) {
+  QGEMM_RETURN_IF_ERROR(device.BeginCapture());
+  if (absl::Status status = sequence(); !status.ok()) {
+    device.AbandonCapture();
+    return status;
+  }
+  return device.EndCapture();
+}
+
 // Runs `sequence` by its graph if there is one, and waits.
-absl::Status RunOnce(Device& device, const GraphPool::Loan& graph, const Enqueue& sequence) {
-  QGEMM_RETURN_IF_ERROR(graph ? device.LaunchGraph(*graph) : sequence());
+absl::Status RunOnce(Device& device, const DeviceGraph* graph, const Enqueue& sequence) {
+  QGEMM_RETURN_IF_ERROR(graph != nullptr ? device.LaunchGraph(*graph) : sequence());
   return device.Synchronize();
+}
+
+// The sequence's graph, or null when it cannot be made but the device is usable.
+absl::StatusOr<std::unique_ptr<DeviceGraph>> TryCapture(Device& device, const Enqueue& sequence) {
+  absl::StatusOr<std::unique_ptr<DeviceGraph>> graph = Capture(device, sequence);
+  if (graph.ok() || absl::IsAborted(graph.status())) return graph;
+  return nullptr;
 }
 
 }  // namespace
 
-absl::StatusOr<ColdSamples> SampleCold(GraphPool& graphs, const Enqueue& flush, const PlacedKernel& kernel,
+absl::StatusOr<ColdSamples> SampleCold(Device& device, const Enqueue& flush, const PlacedKernel& kernel,
                                        double budget_us, double hopeless_us) {
-  Device& device = graphs.device();
   // The first estimate; its flush is timed as well, as sample 1.
   QGEMM_RETURN_IF_ERROR(Timed(device, 1, flush));
   QGEMM_RETURN_IF_ERROR(Timed(device, 0, [&] { return kernel.Put(0); }));
@@ -53,12 +70,11 @@ absl::StatusOr<ColdSamples> SampleCold(GraphPool& graphs, const Enqueue& flush, 
     }
     return absl::OkStatus();
   };
-  const GraphShape shape = {.samples = batch, .cluster_z = kernel.cluster_z()};
-  QGEMM_ASSIGN_OR_RETURN(const GraphPool::Loan graph, graphs.Make(shape, sequence));
+  QGEMM_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceGraph> graph, TryCapture(device, sequence));
   ColdSamples result;
-  result.in_graph = static_cast<bool>(graph);
+  result.in_graph = graph != nullptr;
   for (int done = 0; done < batches; ++done) {
-    QGEMM_RETURN_IF_ERROR(RunOnce(device, graph, sequence));
+    QGEMM_RETURN_IF_ERROR(RunOnce(device, graph.get(), sequence));
     for (int i = 0; i < batch; ++i) {
       QGEMM_ASSIGN_OR_RETURN(const double us, TimeOf(device, i));
       result.us.push_back(us);
@@ -105,10 +121,9 @@ namespace {
 // is read.
 class Race {
  public:
-  Race(GraphPool& pool, const Enqueue& flush, absl::Span<const PlacedKernel> kernels, const Enqueue& probe,
+  Race(Device& device, const Enqueue& flush, absl::Span<const PlacedKernel> kernels, const Enqueue& probe,
        bool rewarm)
-      : pool_(pool),
-        device_(pool.device()),
+      : device_(device),
         flush_(flush),
         kernels_(kernels),
         probe_(probe),
@@ -197,10 +212,6 @@ class Race {
       return Timed(device_, event, [&] { return kernels_[i].Put(round); });
     };
   }
-  GraphShape ShapeOf(int i) const {
-    if (i == probe_index()) return {.samples = 0};
-    return {.samples = 1, .rewarmed = rewarm_, .cluster_z = kernels_[i].cluster_z()};
-  }
   // The graphs of a batch, unless they are there. Once one cannot be made, the race goes on without any.
   absl::Status MakeGraphs(size_t batch) {
     if (!rounds_.in_graph || !graphs_[batch].empty()) return absl::OkStatus();
@@ -209,9 +220,8 @@ class Race {
       for (int i = 0; i <= probe_index(); ++i) {
         if (!Runs(i)) continue;
         const int round = static_cast<int>(batch) * kRoundsPerBatch + slot;
-        GraphPool::Loan& graph = graphs_[batch][GraphIndex(i, slot)];
-        QGEMM_ASSIGN_OR_RETURN(graph, pool_.Make(ShapeOf(i), Sequence(i, round)));
-        if (!graph) {
+        QGEMM_ASSIGN_OR_RETURN(graphs_[batch][GraphIndex(i, slot)], TryCapture(device_, Sequence(i, round)));
+        if (graphs_[batch][GraphIndex(i, slot)] == nullptr) {
           rounds_.in_graph = false;
           return absl::OkStatus();
         }
@@ -220,14 +230,13 @@ class Race {
     return absl::OkStatus();
   }
 
-  GraphPool& pool_;
   Device& device_;
   const Enqueue& flush_;
   const absl::Span<const PlacedKernel> kernels_;
   const Enqueue& probe_;
   bool rewarm_;
   // [batch][slot, then kernel, then the probe]; the first batch's placements are used again after the last's.
-  std::vector<std::vector<GraphPool::Loan>> graphs_;
+  std::vector<std::vector<std::unique_ptr<DeviceGraph>>> graphs_;
   size_t batch_ = 0;  // the next one
   std::vector<bool> racing_;
   Rounds rounds_;
@@ -235,11 +244,10 @@ class Race {
 
 }  // namespace
 
-absl::StatusOr<Rounds> RunRounds(GraphPool& graphs, const Enqueue& flush,
-                                 absl::Span<const PlacedKernel> kernels, const Enqueue& probe,
-                                 const RoundsOptions& options, Clock& clock) {
+absl::StatusOr<Rounds> RunRounds(Device& device, const Enqueue& flush, absl::Span<const PlacedKernel> kernels,
+                                 const Enqueue& probe, const RoundsOptions& options, Clock& clock) {
   const TimePoint deadline = clock.Now() + options.budget;
-  Race race(graphs, flush, kernels, probe, options.rewarm);
+  Race race(device, flush, kernels, probe, options.rewarm);
   QGEMM_RETURN_IF_ERROR(race.Start());
   const bool to_the_end = options.tie_band <= 0;
   int next_decision = 0;  // comparing takes the host longer and longer, while the GPU waits

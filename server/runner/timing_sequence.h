@@ -11,10 +11,12 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "server/runner/device.h"
-#include "server/runner/graph_pool.h"
 #include "server/runner/stopping_rule.h"
 
 namespace qgemm {
+
+// Puts one piece of work on the device's stream.
+using Enqueue = std::function<absl::Status()>;
 
 // A kernel whose operands lie in several places of the memory; its samples take turns with them. Where its
 // operands are decides some per cent of a short kernel's time, differently for every kernel and every
@@ -23,19 +25,16 @@ class PlacedKernel {
  public:
   PlacedKernel(Enqueue launch)  // NOLINT(google-explicit-constructor): one place is the plain case
       : launch_([launch = std::move(launch)](int) { return launch(); }) {}
-  // `cluster_z`: of its launches.
-  PlacedKernel(int placements, std::function<absl::Status(int placement)> launch, int cluster_z = 1)
-      : placements_(placements), launch_(std::move(launch)), cluster_z_(cluster_z) {}
+  PlacedKernel(int placements, std::function<absl::Status(int placement)> launch)
+      : placements_(placements), launch_(std::move(launch)) {}
 
   int placements() const { return placements_; }
-  int cluster_z() const { return cluster_z_; }
   // Puts sample number `index` on the stream.
   absl::Status Put(int index) const { return launch_(index % placements_); }
 
  private:
   int placements_ = 1;
   std::function<absl::Status(int)> launch_;
-  int cluster_z_ = 1;
 };
 
 // What a sample is, in both sequences: the device time between an event right before the kernel and one right
@@ -53,12 +52,12 @@ struct ColdSamples {
 // graph of at most kScreenBatch samples that is launched as often as needed: instantiating a graph costs the
 // GPU's idle time. Stops after a batch when three quarters of the samples are above `hopeless_us`; then the
 // kernel is not worth more of them. Falls back to launches without a graph when the graph cannot be made.
-// The graph is one of the pool's. Aborted: the context is lost.
+// Aborted: the context is lost.
 inline constexpr int kMinScreenSamples = 5;
 inline constexpr int kScreenBatch = 10;
 inline constexpr int kMaxScreenSamples = 50;
 [[nodiscard]] absl::StatusOr<ColdSamples> SampleCold(
-    GraphPool& graphs, const Enqueue& flush, const PlacedKernel& kernel, double budget_us,
+    Device& device, const Enqueue& flush, const PlacedKernel& kernel, double budget_us,
     double hopeless_us = std::numeric_limits<double>::infinity());
 
 struct RoundsOptions {
@@ -98,7 +97,7 @@ inline constexpr int kMinRounds = 16;
 inline constexpr int kMinRoundsShort = 32;  // one per placement
 inline constexpr int kMaxRounds = 600;
 inline constexpr double kLongestRewarmedUs = 50;
-[[nodiscard]] absl::StatusOr<Rounds> RunRounds(GraphPool& graphs, const Enqueue& flush,
+[[nodiscard]] absl::StatusOr<Rounds> RunRounds(Device& device, const Enqueue& flush,
                                                absl::Span<const PlacedKernel> kernels, const Enqueue& probe,
                                                const RoundsOptions& options, Clock& clock);
 

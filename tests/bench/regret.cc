@@ -4,8 +4,7 @@
 // much slower each pick is than the best of that union.
 //
 //   bin/regret --out regret.json            at most 6 minutes
-//   bin/regret --mode splits|shapes|placement|company|graphs|verify --seconds 60 --out FILE.json
-//   (regret_modes.h)
+//   bin/regret --mode splits|shapes|placement|company|verify --seconds 60 --out FILE.json (regret_modes.h)
 //
 // In this order: EXHAUSTIVE (what is picked), BALANCED twice in fresh processes with an empty store of picks
 // (do they agree?), BALANCED three times while one process per core spins (a busy host), the same once with
@@ -299,7 +298,6 @@ absl::Status RunMode(const Options& options, Spawner& spawner, Spinners& spinner
   if (options.mode == "verify") json = VerifyNovelShapes(*bench, options.shapes, options.seconds);
   if (options.mode == "company") json = CostOfCompany(*bench, pairs, options.seconds);
   if (options.mode == "placement") json = SpreadOfPlacements(*bench, pairs, options.seconds);
-  if (options.mode == "graphs") json = CostOfGraphs(*bench, pairs, options.seconds);
   QGEMM_RETURN_IF_ERROR(json.status());
   (*json)["pairs_asked"] = asked;
   (*json)["pairs_without_kernels"] = dropped;
@@ -311,8 +309,8 @@ absl::Status RunMode(const Options& options, Spawner& spawner, Spinners& spinner
 int Usage() {
   std::fprintf(
       stderr,
-      "usage: regret [--mode pairs|splits|shapes|verify|placement|company|graphs] [--out FILE.json] "
-      "[--seconds 360] [--busy-runs 3] [--shapes 32] [--pairs FILE.json] [--device auto|UUID] [--quick]\n");
+      "usage: regret [--mode pairs|splits|shapes|verify|placement|company] [--out FILE.json] [--seconds 360] "
+      "[--busy-runs 3] [--shapes 32] [--pairs FILE.json] [--device auto|UUID] [--quick]\n");
   return 2;
 }
 

@@ -33,11 +33,6 @@ namespace qgemm {
 [[nodiscard]] absl::StatusOr<Json> CostOfCompany(TuningBench& bench, const std::vector<BenchPair>& pairs,
                                                  double seconds);
 
-// What updating graphs saves, and whether it changes times: all candidates of few pairs, screened in
-// processes that update graphs and in ones that build each anew.
-[[nodiscard]] absl::StatusOr<Json> CostOfGraphs(TuningBench& bench, const std::vector<BenchPair>& pairs,
-                                                double seconds);
-
 }  // namespace qgemm
 
 #endif  // QGEMM_TESTS_BENCH_REGRET_MODES_H_

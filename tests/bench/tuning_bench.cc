@@ -276,8 +276,8 @@ absl::StatusOr<internal::KernelRecord> TuningBench::KernelFor(const Candidate& c
 TuningBench::Clockwork::Clockwork(TuningBench& bench, GpuProcessOptions options)
     : bench_(bench), gpu_(&bench.spawner_, std::move(options), &RealClock()) {}
 
-absl::StatusOr<std::unique_ptr<TuningBench::Clockwork>> TuningBench::StartClockwork(
-    int placements, bool rewarm, bool update_graphs, const std::string& sample_log) {
+absl::StatusOr<std::unique_ptr<TuningBench::Clockwork>> TuningBench::StartClockwork(int placements,
+                                                                                    bool rewarm) {
   if (support_cubin_.empty()) {
     QGEMM_ASSIGN_OR_RETURN(toolchain_, pool_->Toolchain());
     const KernelSupply::Requested support =
@@ -289,8 +289,6 @@ absl::StatusOr<std::unique_ptr<TuningBench::Clockwork>> TuningBench::StartClockw
   GpuProcessOptions options = GpuOptions();
   options.placements = placements;
   options.rewarm = rewarm;
-  options.update_graphs = update_graphs;
-  options.sample_log = sample_log;
   std::unique_ptr<Clockwork> clockwork(new Clockwork(*this, std::move(options)));
   QGEMM_RETURN_IF_ERROR(clockwork->gpu_.Describe().status());
   clockwork->gpu_.SetSupportKernels(support_cubin_);
@@ -335,22 +333,6 @@ absl::StatusOr<Times> TuningBench::Clockwork::TimeInOrder(const BenchPair& pair,
                          gpu_.Finals(timed, absl::Seconds((1 - kWarmUpShare) * all_s), 0));
   Times us;
   for (size_t i = 0; i < timings.size(); ++i) us[order[i]] = ComparedUs(timings[i]);
-  return us;
-}
-
-absl::StatusOr<Times> TuningBench::Clockwork::Screen(const BenchPair& pair, const std::vector<Candidate>& of,
-                                                     double* ms_each) {
-  QGEMM_ASSIGN_OR_RETURN(const Problem problem, ProblemFromProto(pair.problem));
-  std::vector<internal::KernelRecord> records;
-  QGEMM_ASSIGN_OR_RETURN(const std::vector<GpuCandidate> screened, AllForGpu(pair, of, records));
-  Times us;
-  const Stopwatch watch(0);
-  for (size_t i = 0; i < of.size(); ++i) {
-    QGEMM_ASSIGN_OR_RETURN(const internal::ScreenReply reply,
-                           gpu_.Screen(screened[i], ToleranceFor(problem.signature), TimingBudgets().screen));
-    if (reply.failure() == internal::CANDIDATE_FAILURE_NONE) us[of[i]] = ComparedUs(reply.timing());
-  }
-  if (ms_each != nullptr) *ms_each = 1e3 * watch.elapsed() / static_cast<double>(of.size());
   return us;
 }
 

@@ -139,10 +139,6 @@ class TuningBench {
                                              double window_s);
     [[nodiscard]] absl::StatusOr<Times> TimeInOrder(const BenchPair& pair,
                                                     const std::vector<Candidate>& order, double window_s);
-    // Each candidate verified and timed as the tuner screens it; wrong ones are left out. `ms_each`: the wall
-    // time, all told, over their number.
-    [[nodiscard]] absl::StatusOr<Times> Screen(const BenchPair& pair, const std::vector<Candidate>& of,
-                                               double* ms_each = nullptr);
     // Candidates of `of` that fail verification (guards, wrong results), with the reason.
     [[nodiscard]] absl::StatusOr<std::vector<std::string>> Verify(const BenchPair& pair,
                                                                   const std::set<Candidate>& of);
@@ -160,12 +156,9 @@ class TuningBench {
     TuningBench& bench_;
     GpuProcess gpu_;
   };
-  // `placements`: 0 = as the tuner. `rewarm`: RoundsOptions.rewarm. `update_graphs`, `sample_log`: of
-  // GpuProcessOptions.
+  // `placements`: 0 = as the tuner. `rewarm`: RoundsOptions.rewarm.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<Clockwork>> StartClockwork(int placements = 0,
-                                                                          bool rewarm = true,
-                                                                          bool update_graphs = false,
-                                                                          const std::string& sample_log = "");
+                                                                          bool rewarm = true);
 
   // The mean over `processes` fresh GPU processes, each with its share of the window; what one process has
   // its own way, such as where its memory lies, is not taken for the truth. Pairs that cannot be timed are

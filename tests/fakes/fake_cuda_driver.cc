@@ -7,7 +7,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <set>
 #include <utility>
 
 // cuda.h maps plain names to the versions of its toolkit.
@@ -51,17 +50,14 @@ struct CUuserObject_st {
   std::shared_ptr<void> reference;
 };
 struct CUgraph_st {
-  std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
+  std::vector<CUgraphNode_st> nodes;
   std::vector<std::shared_ptr<void>> keeps;
 };
 struct CUgraphExec_st {
-  CUgraph graph = nullptr;
-  std::map<CUgraphNode, CUgraphNode_st> now;
-  std::vector<std::shared_ptr<void>> keeps;
+  CUgraph_st of;  // a copy: the graph may go first
 };
 struct CUstream_st {
   CUgraph capturing = nullptr;
-  CUgraphNode last = nullptr;
 };
 struct CUctx_st {};
 
@@ -69,7 +65,6 @@ namespace {
 
 CUctx_st g_context;
 std::map<CUmodule, std::vector<std::unique_ptr<CUfunc_st>>> g_modules;
-std::set<CUgraph> g_graphs;
 double g_now_us = 0;
 int g_events = 0;
 CUstreamCaptureMode g_capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -106,26 +101,8 @@ CUresult Put(CUstream stream, CUgraphNode_st node) {
     Run(node);
     return CUDA_SUCCESS;
   }
-  stream->capturing->nodes.push_back(std::make_unique<CUgraphNode_st>(std::move(node)));
-  stream->last = stream->capturing->nodes.back().get();
+  stream->capturing->nodes.push_back(std::move(node));
   return CUDA_SUCCESS;
-}
-
-// The exec's node, of which `node` is the original.
-CUgraphNode_st* NodeOf(CUgraphExec exec, CUgraphNode node) {
-  if (g_graphs.count(exec->graph) == 0) {
-    Violation("updated a graph whose original is destroyed");
-    return nullptr;
-  }
-  const auto found = exec->now.find(node);
-  if (found == exec->now.end()) {
-    Violation("updated a node that is not of the graph");
-    return nullptr;
-  }
-  if (node->function != nullptr && g_modules.count(node->module) == 0) {
-    Violation("updated a node whose original function's module is unloaded");
-  }
-  return &found->second;
 }
 
 }  // namespace
@@ -236,13 +213,12 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
   delete stream;
   return CUDA_SUCCESS;
 }
-CUresult cuStreamSynchronize(CUstream stream) {
-  return stream->capturing != nullptr ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+CUresult cuStreamSynchronize(CUstream stream) {  // null: the default stream, which is never captured
+  return stream != nullptr && stream->capturing != nullptr ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+                                                           : CUDA_SUCCESS;
 }
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode) {
   stream->capturing = new CUgraph_st;
-  stream->last = nullptr;
-  g_graphs.insert(stream->capturing);
   return ++Current().graphs, CUDA_SUCCESS;
 }
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
@@ -251,12 +227,9 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   return CUDA_SUCCESS;
 }
 CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t*,
-                                   CUgraph* graph, const CUgraphNode** nodes, size_t* count) {
-  if (!Current().tells_nodes) return CUDA_ERROR_LOSSY_QUERY;
+                                   CUgraph* graph, const CUgraphNode**, size_t*) {
   *status = stream->capturing != nullptr ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
   if (graph != nullptr) *graph = stream->capturing;
-  if (nodes != nullptr) *nodes = &stream->last;
-  if (count != nullptr) *count = stream->last != nullptr ? 1 : 0;
   return CUDA_SUCCESS;
 }
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
@@ -301,13 +274,10 @@ CUresult cuEventElapsedTime(float* milliseconds, CUevent begin, CUevent end) {
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long) {
-  *exec = new CUgraphExec_st{graph, {}, graph->keeps};
-  for (const auto& node : graph->nodes) (*exec)->now[node.get()] = *node;
-  ++Current().graphs_instantiated;
+  *exec = new CUgraphExec_st{*graph};
   return ++Current().execs, CUDA_SUCCESS;
 }
 CUresult cuGraphDestroy(CUgraph graph) {
-  g_graphs.erase(graph);
   delete graph;
   return --Current().graphs, CUDA_SUCCESS;
 }
@@ -316,33 +286,8 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
   return --Current().execs, CUDA_SUCCESS;
 }
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream) {
-  for (const auto& node : exec->graph->nodes) Run(exec->now.at(node.get()));
+  for (const CUgraphNode_st& node : exec->of.nodes) Run(node);
   return CUDA_SUCCESS;
-}
-CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
-                                           const CUDA_KERNEL_NODE_PARAMS_v2* params) {
-  if (Current().refuse_set_at >= 0 && Current().kernels_set >= Current().refuse_set_at) {
-    return static_cast<CUresult>(Current().refuse_with);
-  }
-  CUgraphNode_st* const now = NodeOf(exec, node);
-  if (now == nullptr || now->function == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (params->extra != nullptr || params->blockDimY != 1 || params->blockDimZ != 1) {
-    Violation("parameters that no launch has");
-  }
-  // The cluster is an attribute of the node: what the captured launch had stays.
-  const std::string cluster = node->launch.substr(node->launch.find(" cluster "));
-  now->function = params->func;
-  now->module = params->func->module;
-  now->launch = Describe(params->func, params->gridDimX, params->gridDimY, params->gridDimZ,
-                         params->blockDimX, params->sharedMemBytes, params->kernelParams) +
-                cluster;
-  return ++Current().kernels_set, CUDA_SUCCESS;
-}
-CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event) {
-  CUgraphNode_st* const now = NodeOf(exec, node);
-  if (now == nullptr || now->event == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  now->event = event;
-  return ++Current().events_set, CUDA_SUCCESS;
 }
 
 }  // extern "C"

@@ -15,15 +15,9 @@ struct State {
   // What ran: "name_84(7, 1) 1x2x3 threads 128 smem 0 cluster 1", "record" with the event's number.
   std::vector<std::string> ran;
   std::vector<std::string> violations;
-  int graphs_instantiated = 0;
-  int kernels_set = 0;  // nodes
-  int events_set = 0;
   int modules = 0;  // loaded now
   int graphs = 0;   // not destroyed
   int execs = 0;
-  int refuse_set_at = -1;   // this and later updates of a kernel's node fail with refuse_with; -1: none
-  int refuse_with = 0;      // a CUresult
-  bool tells_nodes = true;  // false: cuStreamGetCaptureInfo fails
   bool refuse_object_create = false,
        refuse_object_retain = false;            // cuUserObjectCreate, cuGraphRetainUserObject
   size_t most_bytes = 1 << 30;                  // of one allocation

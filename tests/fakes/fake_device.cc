@@ -82,10 +82,8 @@ class FakeDevice::FakeModule : public DeviceModule {
 
 class FakeDevice::FakeGraph : public DeviceGraph {
  public:
-  explicit FakeGraph(std::vector<Piece> pieces) : pieces(std::move(pieces)) {}
-  bool updatable() const override { return true; }
-  std::vector<Piece> pieces;
-  bool broken = false;  // an update failed half-way
+  explicit FakeGraph(std::vector<std::function<absl::Status()>> work) : work(std::move(work)) {}
+  const std::vector<std::function<absl::Status()>> work;
 };
 
 FakeDevice::FakeDevice() { DefineSupportKernels(); }
@@ -179,17 +177,9 @@ absl::Status FakeDevice::Enter() {
   return absl::OkStatus();
 }
 
-absl::Status FakeDevice::Put(std::function<absl::Status()> work, int cluster_z) {
-  if (updating_ != nullptr) {
-    if (!update_status_.ok() && next_piece_ >= fail_update_after_) return update_status_;
-    if (next_piece_ == updating_->pieces.size()) return absl::FailedPreconditionError("a piece too many");
-    Piece& piece = updating_->pieces[next_piece_++];
-    if (cluster_z < 0 || piece.cluster_z != cluster_z) return absl::FailedPreconditionError("another piece");
-    piece.work = std::move(work);
-    return absl::OkStatus();
-  }
+absl::Status FakeDevice::Put(std::function<absl::Status()> work) {
   if (!capturing_) return work();
-  captured_.push_back({std::move(work), cluster_z});
+  captured_.push_back(std::move(work));
   return absl::OkStatus();
 }
 
@@ -236,15 +226,13 @@ absl::Status FakeDevice::Launch(const DeviceKernel& kernel, Dim3 grid, int, int,
   }
   std::string name = fake.name;
   if (cluster_z > 1) absl::StrAppend(&name, " in clusters of ", cluster_z);
-  return Put(
-      [this, name, entry = fake.entry, grid, values] {
-        log.push_back(name);
-        std::vector<void*> pointers;
-        for (uint64_t& value : *values) pointers.push_back(&value);
-        now_us_ += entry->us();
-        return entry->function(grid, pointers);
-      },
-      std::max(1, cluster_z));
+  return Put([this, name, entry = fake.entry, grid, values] {
+    log.push_back(name);
+    std::vector<void*> pointers;
+    for (uint64_t& value : *values) pointers.push_back(&value);
+    now_us_ += entry->us();
+    return entry->function(grid, pointers);
+  });
 }
 
 absl::Status FakeDevice::SetBytes(uint64_t address, uint8_t value, int64_t bytes) {
@@ -278,21 +266,17 @@ absl::Status FakeDevice::RecordEvent(int event) {
     return Launch(*mark_, {1, 1, 1}, 1, 0, params, 1);
   }
   QGEMM_RETURN_IF_ERROR(Enter());
-  return Put(
-      [=, this] {
-        log.push_back(absl::StrCat("record ", event));
-        events_[event] = now_us_;
-        return absl::OkStatus();
-      },
-      /*cluster_z=*/0);
+  return Put([=, this] {
+    log.push_back(absl::StrCat("record ", event));
+    events_[event] = now_us_;
+    return absl::OkStatus();
+  });
 }
 
 absl::Status FakeDevice::LaunchGraph(const DeviceGraph& graph) {
   QGEMM_RETURN_IF_ERROR(Enter());
-  const auto& fake = static_cast<const FakeGraph&>(graph);
-  if (fake.broken) return absl::AbortedError("a graph was launched whose update had failed");
   log.push_back("graph");
-  for (const Piece& piece : fake.pieces) QGEMM_RETURN_IF_ERROR(piece.work());
+  for (const auto& work : static_cast<const FakeGraph&>(graph).work) QGEMM_RETURN_IF_ERROR(work());
   return absl::OkStatus();
 }
 
@@ -311,19 +295,6 @@ absl::StatusOr<std::unique_ptr<DeviceGraph>> FakeDevice::EndCapture() {
 }
 
 void FakeDevice::AbandonCapture() { capturing_ = false; }
-
-absl::Status FakeDevice::Update(DeviceGraph& graph, const Enqueue& sequence) {
-  QGEMM_RETURN_IF_ERROR(Enter());
-  updating_ = static_cast<FakeGraph*>(&graph);
-  next_piece_ = 0;
-  absl::Status status = sequence();
-  if (status.ok() && next_piece_ < updating_->pieces.size()) {
-    status = absl::FailedPreconditionError("a piece is missing");
-  }
-  updating_->broken |= !status.ok();
-  updating_ = nullptr;
-  return status;
-}
 
 absl::Status FakeDevice::Synchronize() { return Enter(); }
 

@@ -39,11 +39,6 @@ class FakeDevice : public Device {
   // From now on no graph can be made.
   void FailEveryCapture(absl::Status status) { capture_status_ = std::move(status); }
   int calls() const { return calls_; }
-  // From now on graphs are not updated once `pieces` of their launches and events are.
-  void FailEveryUpdateAfter(int pieces, absl::Status status) {
-    fail_update_after_ = pieces;
-    update_status_ = std::move(status);
-  }
   // What ran on the stream: "entry", "record 3", "set", "copy", and "graph" before a graph's contents.
   std::vector<std::string> log;
   bool capturing() const { return capturing_; }
@@ -68,7 +63,6 @@ class FakeDevice : public Device {
   absl::Status BeginCapture() override;
   absl::StatusOr<std::unique_ptr<DeviceGraph>> EndCapture() override;
   void AbandonCapture() override;
-  absl::Status Update(DeviceGraph& graph, const Enqueue& sequence) override;
   absl::Status Synchronize() override;
   absl::Status ReadBack(uint64_t address, absl::Span<std::byte> target) override;
   absl::StatusOr<double> ElapsedMicroseconds(int begin, int end) override;
@@ -87,21 +81,12 @@ class FakeDevice : public Device {
   void DefineSupportKernels();
   // Counts the call; the error it was chosen to fail with.
   absl::Status Enter();
-  // A piece of a graph; cluster_z 0: an event, -1: what cannot be updated.
-  struct Piece {
-    std::function<absl::Status()> work;
-    int cluster_z = -1;
-  };
-  // Runs it, captures it, or puts it into the graph that is updated.
-  absl::Status Put(std::function<absl::Status()> work, int cluster_z = -1);
+  // Runs or captures.
+  absl::Status Put(std::function<absl::Status()> work);
 
   std::map<std::string, Entry> entries_;
-  std::vector<Piece> captured_;
+  std::vector<std::function<absl::Status()>> captured_;
   bool capturing_ = false;
-  FakeGraph* updating_ = nullptr;
-  size_t next_piece_ = 0;
-  size_t fail_update_after_ = 0;
-  absl::Status update_status_;
   std::shared_ptr<std::set<const void*>> alive_ = std::make_shared<std::set<const void*>>();
   std::map<int, double> events_;
   const DeviceKernel* mark_ = nullptr;

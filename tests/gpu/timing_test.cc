@@ -46,7 +46,6 @@ class TimingTest : public GpuTest {
     auto module = device().Load(CompileHere(source, arch()));
     ASSERT_TRUE(module.ok()) << module.status();
     module_ = *std::move(module);
-    graphs_ = std::make_unique<GraphPool>(device());
     nothing_ = module_->Find("nothing", 0).value();
     spin_ = module_->Find("spin", 0).value();
     read_all_ = module_->Find("read_all", 0).value();
@@ -83,14 +82,13 @@ class TimingTest : public GpuTest {
     };
   }
   double Median(const Enqueue& flush, const Enqueue& kernel) {
-    const auto samples = SampleCold(*graphs_, flush, kernel, 3000);
+    const auto samples = SampleCold(device(), flush, kernel, 3000);
     EXPECT_TRUE(samples.ok()) << samples.status();
     EXPECT_TRUE(samples->in_graph);
     return Summarize(samples->us).median;
   }
 
   static constexpr int64_t kReadBytes = 16 << 20;
-  std::unique_ptr<GraphPool> graphs_;
   std::unique_ptr<DeviceModule> module_;
   std::unique_ptr<DeviceKernel> nothing_, spin_, read_all_;
   std::unique_ptr<DeviceMemory> memory_;
@@ -142,7 +140,7 @@ TEST_F(TimingTest, ScreeningCostsLittleBesidesTheKernels) {
   // Loaded and warm.
   Median(Flush(), Spin(10'000));
   const TimePoint begin = RealClock().Now();
-  const auto samples = SampleCold(*graphs_, Flush(), Spin(10'000), 1500);
+  const auto samples = SampleCold(device(), Flush(), Spin(10'000), 1500);
   const double ms = std::chrono::duration<double, std::milli>(RealClock().Now() - begin).count();
   ASSERT_TRUE(samples.ok()) << samples.status();
   std::printf("screening with a budget of 1.5 ms: %zu samples in %.2f ms of wall time\n", samples->us.size(),
@@ -150,62 +148,11 @@ TEST_F(TimingTest, ScreeningCostsLittleBesidesTheKernels) {
   EXPECT_LT(ms, 50);
 }
 
-// Kernels of several sizes and clusters in turn, each by a graph that was another's before, and by one of its
-// own.
-TEST_F(TimingTest, UpdatedGraphsMeasureWhatNewOnesMeasure) {
-  const auto clustered = [this](int cluster_z) {
-    return PlacedKernel(
-        1,
-        [this, cluster_z](int) {
-          uint64_t ns = 10'000;
-          void* params[] = {&ns};
-          return device().Launch(*spin_, {2, 1, cluster_z}, 32, 0, params, cluster_z);
-        },
-        cluster_z);
-  };
-  const bool clusters = device().properties().compute_major >= 9;
-  const std::vector<PlacedKernel> kernels = {
-      Read(),       Spin(10'000), clustered(clusters ? 4 : 1), clustered(clusters ? 2 : 1),
-      Spin(30'000), Nothing()};
-  constexpr int kTimes = 20;
-  GraphPool updating(device(), /*updates=*/true);
-  GraphPool rebuilt(device());
-  std::vector<std::vector<double>> us[2];
-  double ms[2] = {};
-  for (int pass = 0; pass < 2; ++pass) {
-    GraphPool& graphs = pass == 0 ? updating : rebuilt;
-    us[pass].resize(kernels.size());
-    const TimePoint begin = RealClock().Now();
-    for (int time = 0; time < kTimes; ++time) {
-      for (size_t i = 0; i < kernels.size(); ++i) {
-        const auto samples = SampleCold(graphs, Flush(), kernels[i], 1500);
-        ASSERT_TRUE(samples.ok()) << samples.status();
-        ASSERT_TRUE(samples->in_graph);
-        us[pass][i].push_back(Summarize(samples->us).median);
-      }
-    }
-    ms[pass] = std::chrono::duration<double, std::milli>(RealClock().Now() - begin).count();
-  }
-  const GraphPool::Counts& counts = updating.counts();
-  std::printf("updated: %lld built, %lld updated, %lld refused, %.3f ms each; rebuilt: %lld, %.3f ms each\n",
-              static_cast<long long>(counts.built), static_cast<long long>(counts.updated),
-              static_cast<long long>(counts.refused), ms[0] / (kTimes * kernels.size()),
-              static_cast<long long>(rebuilt.counts().built), ms[1] / (kTimes * kernels.size()));
-  EXPECT_EQ(counts.refused, 0);
-  EXPECT_GT(counts.updated, counts.built);
-  for (size_t i = 0; i < kernels.size(); ++i) {
-    const double updated = Summarize(us[0][i]).median;
-    const double built = Summarize(us[1][i]).median;
-    std::printf("  kernel %zu: %.3f us by updated graphs, %.3f us by new ones\n", i, updated, built);
-    EXPECT_NEAR(updated, built, 0.2 + 0.02 * built);
-  }
-}
-
 TEST_F(TimingTest, RoundsTellWhichKernelIsFaster) {
   const std::vector<PlacedKernel> kernels = {Spin(21'000), Spin(20'000), Spin(30'000)};
   RoundsOptions options;
   options.budget = std::chrono::milliseconds(200);
-  const auto rounds = RunRounds(*graphs_, Flush(), kernels, Probe(), options, RealClock());
+  const auto rounds = RunRounds(device(), Flush(), kernels, Probe(), options, RealClock());
   ASSERT_TRUE(rounds.ok()) << rounds.status();
   EXPECT_TRUE(rounds->in_graph);
   const double a = Summarize(rounds->us[0]).median;

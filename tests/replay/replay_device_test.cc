@@ -11,8 +11,7 @@ TEST(ReplayDevice, SamplesScatterAroundTheTruth) {
   noise.slow_drift = noise.fast_drift = 0;
   SimulatedClock clock;
   ReplayDevice device(noise, 1, &clock);
-  GraphPool graphs(device);
-  const auto samples = SampleCold(graphs, device.Flush(), device.Kernel(10, 1.01), 1e9);
+  const auto samples = SampleCold(device, device.Flush(), device.Kernel(10, 1.01), 1e9);
   ASSERT_TRUE(samples.ok()) << samples.status();
   EXPECT_NEAR(CenterOf(samples->us).us, 10.1, 0.06);
   EXPECT_GT(Summarize(samples->us).spread, 0.03);

@@ -48,7 +48,6 @@ class ReplayGpu : public Gpu {
   const bool rewarm_;
   SimulatedClock clock_;
   ReplayDevice device_;
-  GraphPool graphs_{device_};
   std::map<Cell, std::map<std::string, double>> us_by_name_;
   const std::map<std::string, double>* cell_ = nullptr;
   std::string cell_name_;
@@ -106,7 +105,7 @@ absl::StatusOr<internal::ScreenReply> ReplayGpu::Screen(const GpuCandidate& cand
   const double hopeless_us =
       candidate.hopeless_us > 0 ? candidate.hopeless_us : std::numeric_limits<double>::infinity();
   QGEMM_ASSIGN_OR_RETURN(const ColdSamples samples,
-                         SampleCold(graphs_, device_.Flush(), KernelOf(candidate.name, recorded->second),
+                         SampleCold(device_, device_.Flush(), KernelOf(candidate.name, recorded->second),
                                     absl::ToDoubleMicroseconds(time_budget), hopeless_us));
   *reply.mutable_timing() = MakeTiming(samples.us, CenterOf(samples.us), /*low_confidence=*/false);
   return reply;
@@ -123,7 +122,7 @@ absl::StatusOr<std::vector<internal::Timing>> ReplayGpu::Finals(const std::vecto
   options.tie_band = tie_band;
   options.rewarm = rewarm_;
   QGEMM_ASSIGN_OR_RETURN(const Rounds rounds,
-                         RunRounds(graphs_, device_.Flush(), kernels, device_.Probe(), options, clock_));
+                         RunRounds(device_, device_.Flush(), kernels, device_.Probe(), options, clock_));
   const std::vector<Center> centers = rounds.Centers();
   std::vector<internal::Timing> timings;
   for (size_t i = 0; i < centers.size(); ++i) {

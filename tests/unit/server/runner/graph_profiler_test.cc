@@ -479,46 +479,9 @@ TEST_F(GraphProfilerTest, EverySampleIsLoggedOnRequest) {
   ASSERT_EQ(lines.size(), 2);
   EXPECT_THAT(
       lines[0],
-      HasSubstr(
-          R"({"candidate": "good", "n": 40, "k": 128, "m": 3, "phase": "screen", "graphs_built": 1, "graphs_updated": 0, "us": [15.000, )"));
+      HasSubstr(R"({"candidate": "good", "n": 40, "k": 128, "m": 3, "phase": "screen", "us": [15.000, )"));
   EXPECT_EQ(std::count(lines[0].begin(), lines[0].end(), '.'), screened->timing().samples());
   EXPECT_THAT(lines[1], HasSubstr("\"final\""));
-}
-
-// Graphs are built; where they are to be updated, the next candidate's is the last one's, unless its clusters
-// differ.
-TEST_F(GraphProfilerTest, CandidatesShareAGraphThatIsUpdated) {
-  Define("other", WriteOnes, [] { return 15.0; });
-  internal::Candidate clustered = Named("other");
-  clustered.mutable_launch()->set_cluster_z(4);
-  std::ostringstream log;
-  profiler_->LogSamplesTo(&log);
-  const auto graphs = [&](const internal::Candidate& candidate) -> std::string {
-    log.str("");
-    const auto screened = Screen(candidate);
-    EXPECT_TRUE(screened.ok() && screened->has_timing() && !screened->timing().low_confidence());
-    const std::string line = log.str();
-    const size_t begin = line.find("\"graphs_built\"");
-    return line.substr(begin, line.find(", \"us\"") - begin);
-  };
-  EXPECT_EQ(graphs(Named("good")), R"("graphs_built": 1, "graphs_updated": 0)");
-  EXPECT_EQ(graphs(Named("other")), R"("graphs_built": 1, "graphs_updated": 0)");
-  profiler_->UpdateGraphs();
-  EXPECT_EQ(graphs(Named("good")), R"("graphs_built": 1, "graphs_updated": 0)");
-  EXPECT_EQ(graphs(Named("other")), R"("graphs_built": 0, "graphs_updated": 1)");
-  EXPECT_EQ(graphs(clustered), R"("graphs_built": 1, "graphs_updated": 0)");
-  EXPECT_EQ(graphs(Named("good")), R"("graphs_built": 0, "graphs_updated": 1)");
-}
-
-// Other support kernels: what was captured with the old ones is gone.
-TEST_F(GraphProfilerTest, NewSupportKernelsAreInNewGraphs) {
-  profiler_->UpdateGraphs();
-  ASSERT_TRUE(Screen(Named("good")).ok());
-  ASSERT_TRUE(Prepare().ok());
-  std::ostringstream log;
-  profiler_->LogSamplesTo(&log);
-  ASSERT_TRUE(Screen(Named("good")).ok());
-  EXPECT_THAT(log.str(), HasSubstr(R"("graphs_updated": 0)"));
 }
 
 TEST_F(GraphProfilerTest, AWorkspaceThatDoesNotFitCostsItsCandidate) {

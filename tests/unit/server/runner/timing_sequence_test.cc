@@ -30,7 +30,6 @@ class TimingSequenceTest : public testing::Test {
   }
 
   FakeDevice device_;
-  GraphPool graphs_{device_, /*updates=*/true};
   std::unique_ptr<DeviceModule> module_;
   std::map<std::string, std::unique_ptr<DeviceKernel>> kernels_;
   SimulatedClock clock_;
@@ -39,7 +38,7 @@ class TimingSequenceTest : public testing::Test {
 };
 
 TEST_F(TimingSequenceTest, TakesAsManySamplesAsTheBudgetHolds) {
-  const auto samples = SampleCold(graphs_, Put("flush"), Put("a"), 1000);
+  const auto samples = SampleCold(device_, Put("flush"), Put("a"), 1000);
   ASSERT_TRUE(samples.ok()) << samples.status();
   EXPECT_TRUE(samples->in_graph);
   EXPECT_EQ(samples->us.size(), 20);  // 1000 / (30 + 15 + 5)
@@ -47,12 +46,12 @@ TEST_F(TimingSequenceTest, TakesAsManySamplesAsTheBudgetHolds) {
 }
 
 TEST_F(TimingSequenceTest, KeepsTheNumberOfSamplesWithinItsLimits) {
-  EXPECT_EQ(SampleCold(graphs_, Put("flush"), Put("a"), 0)->us.size(), kMinScreenSamples);
-  EXPECT_EQ(SampleCold(graphs_, Put("flush"), Put("a"), 1e9)->us.size(), kMaxScreenSamples);
+  EXPECT_EQ(SampleCold(device_, Put("flush"), Put("a"), 0)->us.size(), kMinScreenSamples);
+  EXPECT_EQ(SampleCold(device_, Put("flush"), Put("a"), 1e9)->us.size(), kMaxScreenSamples);
 }
 
 TEST_F(TimingSequenceTest, FlushesBeforeEverySampleAndTimesTheKernelAlone) {
-  ASSERT_TRUE(SampleCold(graphs_, Put("flush"), Put("a"), 0).ok());
+  ASSERT_TRUE(SampleCold(device_, Put("flush"), Put("a"), 0).ok());
   const auto graph = std::find(device_.log.begin(), device_.log.end(), "graph");
   ASSERT_NE(graph, device_.log.end());
   EXPECT_THAT(
@@ -63,7 +62,7 @@ TEST_F(TimingSequenceTest, FlushesBeforeEverySampleAndTimesTheKernelAlone) {
 TEST_F(TimingSequenceTest, GoesOnWithoutAGraphWhenNoneCanBeMade) {
   // Calls of the estimate: 6 on the stream, the synchronisation, 2 times; then comes BeginCapture.
   device_.FailAt(9, absl::FailedPreconditionError("capture is not supported"));
-  const auto samples = SampleCold(graphs_, Put("flush"), Put("a"), 0);
+  const auto samples = SampleCold(device_, Put("flush"), Put("a"), 0);
   ASSERT_TRUE(samples.ok()) << samples.status();
   EXPECT_FALSE(samples->in_graph);
   EXPECT_THAT(samples->us, Each(15.0));
@@ -75,7 +74,7 @@ TEST_F(TimingSequenceTest, AFailureAtAnyStepEndsTheCaptureAndIsReportedOrWorkedA
     FakeDevice& device = device_;
     device.FailAt(step, absl::InternalError("step failed"));
     const int before = device.calls();
-    const auto samples = SampleCold(graphs_, Put("flush"), Put("a"), 0);
+    const auto samples = SampleCold(device, Put("flush"), Put("a"), 0);
     EXPECT_FALSE(device.capturing()) << "step " << step;
     if (samples.ok()) {
       EXPECT_EQ(samples->us.size(), kMinScreenSamples);
@@ -92,7 +91,7 @@ TEST_F(TimingSequenceTest, ALostContextIsReportedAtEveryStep) {
   for (int step = 0;; ++step) {
     const int before = device_.calls();
     device_.FailAt(step, absl::AbortedError("lost"));
-    const auto samples = SampleCold(graphs_, Put("flush"), Put("a"), 0);
+    const auto samples = SampleCold(device_, Put("flush"), Put("a"), 0);
     if (device_.calls() - before <= step) break;
     EXPECT_TRUE(absl::IsAborted(samples.status())) << "step " << step;
     ASSERT_LT(step, 200);
@@ -100,13 +99,13 @@ TEST_F(TimingSequenceTest, ALostContextIsReportedAtEveryStep) {
 }
 
 TEST_F(TimingSequenceTest, AHopelessKernelGetsOneBatchOfSamples) {
-  EXPECT_EQ(SampleCold(graphs_, Put("flush"), Put("a"), 2000, /*hopeless_us=*/14)->us.size(), kScreenBatch);
-  EXPECT_EQ(SampleCold(graphs_, Put("flush"), Put("a"), 2000, /*hopeless_us=*/15.1)->us.size(), 40);
+  EXPECT_EQ(SampleCold(device_, Put("flush"), Put("a"), 2000, /*hopeless_us=*/14)->us.size(), kScreenBatch);
+  EXPECT_EQ(SampleCold(device_, Put("flush"), Put("a"), 2000, /*hopeless_us=*/15.1)->us.size(), 40);
 }
 
 TEST_F(TimingSequenceTest, RoundsInterleaveTheKernelsAndEndWithTheProbe) {
   const std::vector<PlacedKernel> kernels = {Put("a"), Put("b")};
-  const auto rounds = RunRounds(graphs_, Put("flush"), kernels, Put("probe"), {}, clock_);
+  const auto rounds = RunRounds(device_, Put("flush"), kernels, Put("probe"), {}, clock_);
   ASSERT_TRUE(rounds.ok()) << rounds.status();
   const auto graph = std::find(device_.log.begin(), device_.log.end(), "graph");
   ASSERT_NE(graph, device_.log.end());
@@ -125,7 +124,7 @@ TEST_F(TimingSequenceTest, ARaceOfOneOrOfNobodyEndsAtOnce) {
   RoundsOptions options;
   options.budget = std::chrono::seconds(10);
   for (const absl::Span<const PlacedKernel> kernels : {absl::MakeConstSpan(one), {}}) {
-    const auto rounds = RunRounds(graphs_, Put("flush"), kernels, Put("probe"), options, clock_);
+    const auto rounds = RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_);
     ASSERT_TRUE(rounds.ok()) << rounds.status();
     EXPECT_EQ(rounds->probe_us.size(), kMinRounds);
     const std::vector<Center> centers = rounds->Centers();
@@ -141,119 +140,22 @@ TEST_F(TimingSequenceTest, SamplesTakeTurnsWithThePlacements) {
     put.push_back(placement);
     return device_.Launch(*kernels_.at("a"), {1, 1, 1}, 32, 0, {}, 1);
   });
-  ASSERT_TRUE(SampleCold(graphs_, Put("flush"), placed, 400).ok());
+  ASSERT_TRUE(SampleCold(device_, Put("flush"), placed, 400).ok());
   EXPECT_THAT(put, ElementsAre(0, 0, 1, 2, 3, 4, 5, 0, 1));  // the estimate, then a graph of 8
 
   put.clear();
   const std::vector<PlacedKernel> kernels = {placed, Put("b")};
-  ASSERT_TRUE(RunRounds(graphs_, Put("flush"), kernels, Put("probe"), {}, clock_).ok());
+  ASSERT_TRUE(RunRounds(device_, Put("flush"), kernels, Put("probe"), {}, clock_).ok());
   // The warm-up, and two batches of graphs that are made once, each round behind one in the next place; the
   // race is longer than that.
   EXPECT_THAT(put, ElementsAre(0, 1, 0, 2, 1, 3, 2, 4, 3, 5, 4, 0, 5, 1, 0, 2, 1));
-}
-
-// The second kernel's graph is the first one's, updated: the sequence that runs is the same.
-TEST_F(TimingSequenceTest, TheNextKernelOfAShapeGetsTheGraphOfTheLast) {
-  for (const bool rebuild : {false, true}) {
-    GraphPool graphs(device_, !rebuild);
-    ASSERT_TRUE(SampleCold(graphs, Put("flush"), Put("b"), 0).ok());
-    device_.log.clear();
-    const auto samples = SampleCold(graphs, Put("flush"), Put("a"), 0);
-    ASSERT_TRUE(samples.ok()) << samples.status();
-    EXPECT_TRUE(samples->in_graph);
-    EXPECT_THAT(samples->us, Each(15.0));
-    EXPECT_EQ(graphs.counts().built, rebuild ? 2 : 1);
-    EXPECT_EQ(graphs.counts().updated, rebuild ? 0 : 1);
-    EXPECT_EQ(graphs.counts().refused, 0);
-    const auto graph = std::find(device_.log.begin(), device_.log.end(), "graph");
-    ASSERT_NE(graph, device_.log.end());
-    EXPECT_THAT(
-        std::vector<std::string>(graph, graph + 9),
-        ElementsAre("graph", "flush", "record 0", "a", "record 1", "flush", "record 2", "a", "record 3"));
-  }
-}
-
-TEST_F(TimingSequenceTest, OtherNumbersOfSamplesAndOtherClustersHaveGraphsOfTheirOwn) {
-  const auto clustered = [this](int cluster_z) {
-    return PlacedKernel(
-        1,
-        [this, cluster_z](int) {
-          return device_.Launch(*kernels_.at("a"), {1, 1, cluster_z}, 32, 0, {}, cluster_z);
-        },
-        cluster_z);
-  };
-  ASSERT_TRUE(SampleCold(graphs_, Put("flush"), clustered(1), 0).ok());
-  ASSERT_TRUE(SampleCold(graphs_, Put("flush"), clustered(2), 0).ok());
-  ASSERT_TRUE(SampleCold(graphs_, Put("flush"), clustered(1), 1000).ok());
-  EXPECT_EQ(graphs_.counts().built, 3);
-  device_.log.clear();
-  ASSERT_TRUE(SampleCold(graphs_, Put("flush"), clustered(2), 0).ok());
-  ASSERT_TRUE(SampleCold(graphs_, Put("flush"), clustered(1), 0).ok());
-  EXPECT_EQ(graphs_.counts().updated, 2);
-  EXPECT_EQ(graphs_.counts().refused, 0);
-  EXPECT_EQ(std::count(device_.log.begin(), device_.log.end(), "a in clusters of 2"), 1 + kMinScreenSamples);
-}
-
-// Two races of two kernels: the second makes no graph, though its kernels stand in another order.
-TEST_F(TimingSequenceTest, ARaceTakesTheGraphsOfTheLast) {
-  const std::vector<PlacedKernel> kernels = {Put("a"), Put("b")};
-  ASSERT_TRUE(RunRounds(graphs_, Put("flush"), kernels, Put("probe"), {}, clock_).ok());
-  const GraphPool::Counts first = graphs_.counts();
-  EXPECT_EQ(first.built, 3 * kRoundsPerBatch);
-  EXPECT_EQ(first.updated, 0);
-  device_.log.clear();
-  const std::vector<PlacedKernel> others = {Put("b"), Put("a")};
-  const auto rounds = RunRounds(graphs_, Put("flush"), others, Put("probe"), {}, clock_);
-  ASSERT_TRUE(rounds.ok()) << rounds.status();
-  EXPECT_EQ(graphs_.counts().built, first.built);
-  EXPECT_EQ(graphs_.counts().updated, 3 * kRoundsPerBatch);
-  EXPECT_EQ(graphs_.counts().refused, 0);
-  const auto graph = std::find(device_.log.begin(), device_.log.end(), "graph");
-  ASSERT_NE(graph, device_.log.end());
-  EXPECT_THAT(std::vector<std::string>(graph, graph + 22),
-              ElementsAre("graph", "b", "flush", "record 0", "b", "record 1",  //
-                          "graph", "a", "flush", "record 2", "a", "record 3",  //
-                          "graph", "record 4", "probe", "record 5",            //
-                          "graph", "b", "flush", "record 6", "b", "record 7"));
-  EXPECT_THAT(rounds->us[0], Each(20.0));
-  EXPECT_THAT(rounds->us[1], Each(15.0));
-}
-
-// Refused at any piece: a new graph is made, and the old one is never launched again.
-TEST_F(TimingSequenceTest, AGraphThatCannotBeUpdatedIsBuiltAnew) {
-  for (int pieces = 0; pieces < 4 * kMinScreenSamples; ++pieces) {
-    GraphPool graphs(device_, /*updates=*/true);
-    device_.FailEveryUpdateAfter(pieces, absl::FailedPreconditionError("no such update"));
-    ASSERT_TRUE(SampleCold(graphs, Put("flush"), Put("b"), 0).ok());
-    const auto samples = SampleCold(graphs, Put("flush"), Put("a"), 0);
-    ASSERT_TRUE(samples.ok()) << samples.status();
-    EXPECT_TRUE(samples->in_graph);
-    EXPECT_THAT(samples->us, Each(15.0));
-    EXPECT_EQ(graphs.counts().built, 2);
-    EXPECT_EQ(graphs.counts().refused, 1);
-  }
-}
-
-TEST_F(TimingSequenceTest, ADeviceThatRefusesEveryUpdateIsNotAskedForEver) {
-  device_.FailEveryUpdateAfter(0, absl::InternalError("no updates here"));
-  for (int i = 0; i < 2 * GraphPool::kMaxRefusals; ++i) {
-    ASSERT_TRUE(SampleCold(graphs_, Put("flush"), Put("a"), 0).ok());
-  }
-  EXPECT_EQ(graphs_.counts().refused, GraphPool::kMaxRefusals);
-  EXPECT_EQ(graphs_.counts().built, 2 * GraphPool::kMaxRefusals);
-}
-
-TEST_F(TimingSequenceTest, AContextLostInAnUpdateIsReported) {
-  ASSERT_TRUE(SampleCold(graphs_, Put("flush"), Put("b"), 0).ok());
-  device_.FailEveryUpdateAfter(2, absl::AbortedError("lost"));
-  EXPECT_TRUE(absl::IsAborted(SampleCold(graphs_, Put("flush"), Put("a"), 0).status()));
 }
 
 TEST_F(TimingSequenceTest, RoundsOfLongKernelsAreNotRewarmed) {
   a_us_ = kLongestRewarmedUs + 1;
   b_us_ = 2 * kLongestRewarmedUs;
   const std::vector<PlacedKernel> kernels = {Put("a"), Put("b")};
-  ASSERT_TRUE(RunRounds(graphs_, Put("flush"), kernels, Put("probe"), {}, clock_).ok());
+  ASSERT_TRUE(RunRounds(device_, Put("flush"), kernels, Put("probe"), {}, clock_).ok());
   const auto graph = std::find(device_.log.begin(), device_.log.end(), "graph");
   ASSERT_NE(graph, device_.log.end());
   EXPECT_THAT(std::vector<std::string>(graph, graph + 5),
@@ -274,12 +176,12 @@ TEST_F(TimingSequenceTest, ARewarmedRaceSeesEveryKernelAsIfItWereAlone) {
   define("twin2", "shared", 10.25);
   const std::vector<PlacedKernel> kernels = {Put("lonely"), Put("twin"), Put("twin2")};
   RoundsOptions options;
-  const auto fair = RunRounds(graphs_, Put("flush"), kernels, Put("probe"), options, clock_);
+  const auto fair = RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_);
   ASSERT_TRUE(fair.ok()) << fair.status();
   EXPECT_THAT(fair->us[0], Each(10.0));
   EXPECT_THAT(fair->us[2], Each(10.25));
   options.rewarm = false;
-  const auto unfair = RunRounds(graphs_, Put("flush"), kernels, Put("probe"), options, clock_);
+  const auto unfair = RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_);
   ASSERT_TRUE(unfair.ok()) << unfair.status();
   EXPECT_THAT(unfair->us[0], Each(11.0));
   EXPECT_THAT(unfair->us[2], Each(10.25));
@@ -290,10 +192,10 @@ TEST_F(TimingSequenceTest, RoundsStopWhenTheOrderIsClear) {
   options.budget = std::chrono::hours(1);
   options.tie_band = 0.01;
   const std::vector<PlacedKernel> kernels = {Put("a"), Put("b")};
-  EXPECT_EQ(RunRounds(graphs_, Put("flush"), kernels, Put("probe"), options, clock_)->probe_us.size(),
+  EXPECT_EQ(RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_)->probe_us.size(),
             kMinRounds);
   a_us_ = 7;  // a short kernel gets more
-  EXPECT_EQ(RunRounds(graphs_, Put("flush"), kernels, Put("probe"), options, clock_)->probe_us.size(),
+  EXPECT_EQ(RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_)->probe_us.size(),
             kMinRoundsShort);
 }
 
@@ -310,7 +212,7 @@ TEST_F(TimingSequenceTest, ASlowerKernelLeavesTheRace) {
   options.rewarm = false;  // the noise goes by launches
   options.budget = std::chrono::hours(1);
   const std::vector<PlacedKernel> kernels = {Put("a"), Put("b"), Put("c")};
-  const auto rounds = RunRounds(graphs_, Put("flush"), kernels, Put("probe"), options, clock_);
+  const auto rounds = RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_);
   ASSERT_TRUE(rounds.ok()) << rounds.status();
   EXPECT_EQ(rounds->us[0].size(), kMaxRounds);
   EXPECT_EQ(rounds->us[1].size(), kMinRounds);
@@ -370,12 +272,12 @@ TEST_F(TimingSequenceTest, RoundsGoOnWhileTheOrderIsOpenUntilTheBudgetIsSpent) {
   options.rewarm = false;  // the noise goes by launches
   options.budget = std::chrono::milliseconds(31);
   const std::vector<PlacedKernel> kernels = {Put("a"), Put("b")};
-  const auto rounds = RunRounds(graphs_, Put("flush"), kernels, Put("probe"), options, clock_);
+  const auto rounds = RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_);
   ASSERT_TRUE(rounds.ok());
   // The warm-up round took the first millisecond; whole batches follow until the time is over.
   EXPECT_EQ(rounds->probe_us.size(), 32);
   options.budget = std::chrono::hours(1);
-  EXPECT_EQ(RunRounds(graphs_, Put("flush"), kernels, Put("probe"), options, clock_)->probe_us.size(),
+  EXPECT_EQ(RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_)->probe_us.size(),
             kMaxRounds);
 }
 
@@ -385,7 +287,7 @@ TEST_F(TimingSequenceTest, RoundsGoOnWithoutAGraphWhenNoneCanBeMade) {
   options.tie_band = 0.01;
   // The warm-up round: 2 x (flush, record, kernel, record), record, probe, record, synchronise, and a time.
   device_.FailAt(13, absl::FailedPreconditionError("capture is not supported"));
-  const auto rounds = RunRounds(graphs_, Put("flush"), kernels, Put("probe"), options, clock_);
+  const auto rounds = RunRounds(device_, Put("flush"), kernels, Put("probe"), options, clock_);
   ASSERT_TRUE(rounds.ok()) << rounds.status();
   EXPECT_FALSE(rounds->in_graph);
   EXPECT_EQ(rounds->us[0].size(), kMinRounds);
