@@ -1,7 +1,10 @@
 #include "kernels/launch_spec.h"
 
+#include "base/ceil_div.h"
 #include "gtest/gtest.h"
+#include "kernels/family/family.h"
 #include "kernels/packing.h"
+#include "kernels/search_space.h"
 
 namespace qgemm {
 namespace {
@@ -70,6 +73,27 @@ TEST(LaunchSpec, SharedMemoryCountsOnlyTheBucketsRows) {
   const int one = MakeLaunchSpec(candidate, p, 1).dynamic_smem_bytes;
   const int eight = MakeLaunchSpec(candidate, p, 8).dynamic_smem_bytes;
   EXPECT_NEAR(eight - one, 7 * (4096 * 2 + 16), 128);
+}
+
+// As device/epilogue.cuh lays them out: a CTA's own sums, behind them its share's rows of every other slice.
+TEST(LaunchSpec, SharedMemoryHoldsWhatAClusterPushes) {
+  const DeviceProfile h200 = FindDeviceProfile("h200").value();
+  int pushing = 0;
+  for (const int bucket : {1, 16, 64, 128, 1024}) {
+    for (const Candidate& candidate : LegalCandidates(MakeProblem(1024, 6656, 128), bucket, h200)) {
+      const KernelConfig& config = candidate.config;
+      if (candidate.reduction != Reduction::kCluster || !PushesSlices(config)) continue;
+      ++pushing;
+      const LaunchSpec spec = MakeLaunchSpec(candidate, MakeProblem(1024, 6656, 128), bucket);
+      for (int rows = 1; rows <= config.tile_m(); ++rows) {
+        const int64_t pushed = (candidate.split_k - 1) * CeilDiv(rows, candidate.split_k);
+        const int64_t all = config.warps_k * config.tile_m() + pushed;
+        ASSERT_LE(all * (config.tile_n() + 4) * 4, spec.dynamic_smem_bytes)
+            << CandidateName(candidate) << " " << rows;
+      }
+    }
+  }
+  EXPECT_GT(pushing, 100);
 }
 
 TEST(LaunchSpec, OnlyTheLastBucketIsOpenEnded) {
