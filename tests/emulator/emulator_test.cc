@@ -212,9 +212,8 @@ TEST(SupportKernels, ReferenceGemmAgreesWithFp64) {
     const WeightFormat& format = signature.format;
     const KernelShape shape = {66, format.channel_wise() ? 104 : 2 * format.group_size};
     constexpr int64_t kM = 3;
-    std::mt19937 random(static_cast<unsigned>(shape.n * 7919 + shape.k));  // as MakeKernelCase has it
     const KernelCase data = MakeKernelCase(shape, signature, kM);
-    const CanonicalWeights weights = RandomWeights(shape, format, random);
+    const CanonicalWeights& weights = data.canonical;
     GlobalMemory memory;
     std::vector<std::byte> parameters;
     const auto add = [&](auto value) {

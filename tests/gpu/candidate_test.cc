@@ -369,18 +369,16 @@ INSTANTIATE_TEST_SUITE_P(Formats, AwkwardShape,
                          testing::Range(0, static_cast<int>(FormatSignatures().size())), FormatParamName);
 
 // Y of weights rounded to the activations' type, as kernels of mode pre multiply them.
-std::vector<double> OfRoundedWeights(const KernelShape& shape, const KernelSignature& signature,
-                                     const KernelCase& data) {
-  std::mt19937 random(static_cast<unsigned>(shape.n * 7919 + shape.k));  // as MakeKernelCase has it
-  const CanonicalWeights weights = RandomWeights(shape, signature.format, random);
-  std::vector<double> y(data.max_m * shape.n);
-  for (int64_t n = 0; n < shape.n; ++n) {
-    std::vector<double> row = DequantizedRow(weights, n);
+std::vector<double> OfRoundedWeights(const KernelCase& data) {
+  const auto& [n, k, signature] = data.problem;
+  std::vector<double> y(data.max_m * n);
+  for (int64_t column = 0; column < n; ++column) {
+    std::vector<double> row = DequantizedRow(data.canonical, column);
     for (double& w : row) w = ScalarToDouble(ScalarFromDouble(w, signature.act), signature.act);
     for (int64_t m = 0; m < data.max_m; ++m) {
       const uint16_t* const x = &data.x_numbers[m * data.ldx];
-      for (int64_t k = 0; k < shape.k; ++k)
-        y[m * shape.n + n] += row[k] * ScalarToDouble(x[k], signature.act);
+      double& sum = y[m * n + column];
+      for (int64_t i = 0; i < k; ++i) sum += row[i] * ScalarToDouble(x[i], signature.act);
     }
   }
   return y;
@@ -414,7 +412,7 @@ TEST_F(AwkwardShape, HugeAndCancellingInputsAreRight) {
       // it.
       const std::vector<double> exact = data.expected;
       std::vector<double> rounded;
-      if (kind == "of one sign") rounded = OfRoundedWeights(shape, signature, data);
+      if (kind == "of one sign") rounded = OfRoundedWeights(data);
       const std::vector<KernelConfig> configs = Spread(ConfigSpace(signature, BucketFor(kM), profile()), 5);
       const auto modules = Compile({configs.begin(), configs.end()}, signature);
       for (const auto& [config, module] : modules) {

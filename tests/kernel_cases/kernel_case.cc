@@ -132,7 +132,7 @@ KernelCase MakeKernelCase(const KernelShape& shape, const KernelSignature& signa
   data.ldr = columns + 3;
   std::mt19937 random(static_cast<unsigned>(shape.n * 7919 + shape.k));
   std::normal_distribution<double> normal(0, 1);
-  const CanonicalWeights canonical = RandomWeights(shape, signature.format, random);
+  data.canonical = RandomWeights(shape, signature.format, random);
   std::vector<double> bias, residual;
   if (signature.epilogue.bias) {
     for (int64_t i = 0; i < shape.n; ++i) bias.push_back(normal(random));
@@ -151,19 +151,19 @@ KernelCase MakeKernelCase(const KernelShape& shape, const KernelSignature& signa
     x[i] = ScalarFromDouble(inputs != nullptr ? (*inputs)[i] : normal(random), signature.act);
   }
   for (int64_t row = 0; row < shape.n; ++row) {
-    const std::vector<double> w = DequantizedRow(canonical, row);
+    const std::vector<double> w = DequantizedRow(data.canonical, row);
     for (int64_t i = 0; i < max_m * shape.k; ++i) {
       const double term = w[i % shape.k] * ScalarToDouble(x[i], signature.act);
       data.root_sum_squares += term * term;
     }
   }
   data.root_sum_squares = std::sqrt(data.root_sum_squares);
-  data.expected = ReferenceGemm(canonical, x, max_m, signature.act, signature.epilogue, bias, residual,
+  data.expected = ReferenceGemm(data.canonical, x, max_m, signature.act, signature.epilogue, bias, residual,
                                 signature.quantization);
 
   data.x_numbers.assign(max_m * data.ldx, 0xffff);  // NaN in both types
   for (int64_t i = 0; i < max_m * shape.k; ++i) data.x_numbers[i / shape.k * data.ldx + i % shape.k] = x[i];
-  data.packed = Pack(canonical).value();
+  data.packed = Pack(data.canonical).value();
   return data;
 }
 

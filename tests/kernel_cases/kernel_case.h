@@ -31,6 +31,7 @@ struct KernelCase {
   int64_t max_m = 0;
   int64_t ldx = 0, ldy = 0, ldr = 0;
   std::vector<uint16_t> x_numbers;  // [max_m][ldx]
+  CanonicalWeights canonical;       // what is packed
   PackedWeights packed;
   std::vector<uint8_t> bias_numbers;      // [n], empty without a bias
   std::vector<uint8_t> residual_numbers;  // [max_m][ldr], empty without a residual
