@@ -41,9 +41,8 @@ using Partial = volatile float;
 enum : int { kVectors = config::kTileN / 4 };  // float4 per row
 enum : int { kRowStep = config::kEpilogueThreads / kVectors };  // rows that the threads have under their hands at a time
 static_assert(config::kEpilogueThreads % kVectors == 0, "");
-// Of partial sums that a thread asks for before it adds the first: each is a trip to another SM or to the L2.
-// CTAs of 512 threads are alone on an SM, with registers to spare.
-enum : int { kSlicesAtOnce = config::kEpilogueThreads >= 512 ? 6 : 4, kRowsAtOnce = config::kTileM > kRowStep ? 2 : 1 };
+// Rows whose partial sums, of kSlicesAtOnce slices, a thread asks for before it adds the first: each is a trip to another SM or to the L2.
+enum : int { kRowsAtOnce = config::kTileM > kRowStep ? 2 : 1 };
 
 // Among the threads that run the epilogue.
 QG_DEVICE void barrier() {
@@ -224,28 +223,20 @@ QG_DEVICE void push(u32, const Float4&, u32) {}
 // from where their CTAs wrote them: `from` + slice * kTileBytes in global memory, or, of a cluster, what `from` is in the CTA of that
 // rank (PTX ISA, mapa). Without a branch, so that all are asked for before the first is waited for, and with as little as may be in sight of
 // the compiler, which takes 0.1 ms for an instruction.
-template <bool kMayBeCluster, int kCount, int kTileBytes>
+template <int kTileBytes, int kCount>
 QG_DEVICE void load_slices(Float4 (&v)[kCount], const u8* from, int z, int end, int skipped, bool cluster) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     const int slice = z + i + (z + i >= skipped ? 1 : 0);
-#if __CUDA_ARCH__ >= 900
-    if constexpr (kMayBeCluster) {
-      asm volatile(
-          "{\n.reg .pred there, peer;\n.reg .b64 at;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
-          "setp.lt.s32 there, %5, %6;\nmad.wide.u32 at, %7, %9, %4;\nsetp.ne.and.s32 peer, %8, 0, there;\n"
-          "@peer mapa.u64 at, %4, %7;\n@there ld.relaxed.gpu.v4.f32 {%0,%1,%2,%3}, [at];\n}"
-          : "=f"(v[i].x), "=f"(v[i].y), "=f"(v[i].z), "=f"(v[i].w)
-          : "l"(from), "r"(z + i), "r"(end), "r"(slice), "r"(static_cast<int>(cluster)), "n"(kTileBytes)
-          : "memory");
-      continue;
-    }
-#endif
     asm volatile(
-        "{\n.reg .pred there;\n.reg .b64 at;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
-        "setp.lt.s32 there, %5, %6;\nmad.wide.u32 at, %7, %8, %4;\n@there ld.relaxed.gpu.v4.f32 {%0,%1,%2,%3}, [at];\n}"
+        "{\n.reg .pred there, peer;\n.reg .b64 at;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
+        "setp.lt.s32 there, %5, %6;\nmad.wide.u32 at, %7, %9, %4;\n"
+#if __CUDA_ARCH__ >= 900
+        "setp.ne.and.s32 peer, %8, 0, there;\n@peer mapa.u64 at, %4, %7;\n"
+#endif
+        "@there ld.relaxed.gpu.v4.f32 {%0,%1,%2,%3}, [at];\n}"
         : "=f"(v[i].x), "=f"(v[i].y), "=f"(v[i].z), "=f"(v[i].w)
-        : "l"(from), "r"(z + i), "r"(end), "r"(slice), "n"(kTileBytes)
+        : "l"(from), "r"(z + i), "r"(end), "r"(slice), "r"(static_cast<int>(cluster)), "n"(kTileBytes)
         : "memory");
   }
 }
@@ -412,11 +403,10 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
   }
 #pragma unroll 1
   for (; shares != 0; shares &= shares - 1) {
-    const int share_first = (__ffs(shares) - 1) * share_rows;
+    const int share = __ffs(shares) - 1, share_first = share * share_rows;
     const int begin = share_first + first, end = min_of(share_first + share_rows, rows);
     if (slices > 1 && !pushes) {
       // Sums of all slices, into shared memory: where this thread stores them from.
-      const int share = __ffs(shares) - 1;
       const bool here = (cluster || together) && share == blockIdx.z;
       const int others = sharing ? slices - 1 : slices, skipped = sharing ? share : slices;
 #pragma unroll 1
@@ -434,21 +424,21 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
             sum[h] = *shared_sum(row, 0);
           } else if (config::kMayShare && sharing) {
             Float4 first_slice[1];
-            load_slices<false, 1, kSliceBytes>(first_slice, from[h], share, slices, slices, false);
+            load_slices<kSliceBytes>(first_slice, from[h], share, slices, slices, false);
             sum[h] = first_slice[0];
           }
         }
 #pragma unroll 1
-        for (int z = 0; z < others; z += kSlicesAtOnce) {
-          Float4 part[kRowsAtOnce][kSlicesAtOnce];
+        for (int z = 0; z < others; z += config::kSlicesAtOnce) {
+          Float4 part[kRowsAtOnce][config::kSlicesAtOnce];
 #pragma unroll
           for (int h = 0; h < kRowsAtOnce; ++h) {
-            load_slices<!config::kPush, kSlicesAtOnce, kSliceBytes>(part[h], from[h], z, limit[h], skipped, cluster);
+            load_slices<kSliceBytes>(part[h], from[h], z, limit[h], skipped, !config::kPush && cluster);
           }
 #pragma unroll
           for (int h = 0; h < kRowsAtOnce; ++h) {
 #pragma unroll
-            for (int i = 0; i < kSlicesAtOnce; ++i) add(sum[h], part[h][i]);
+            for (int i = 0; i < config::kSlicesAtOnce; ++i) add(sum[h], part[h][i]);
           }
         }
 #pragma unroll

@@ -42,20 +42,16 @@ bool MayShareTiles(const KernelConfig& config) {
   return config.tile_m() * config.tile_n() >= (config.epilogue_threads() >= 512 ? 6144 : 16384);
 }
 
-namespace {
-
-// Of a CTA's own sums, and of what a cluster of eight at most pushes to it: its share of the tile's rows,
-// rounded up, seven times.
-int64_t SumBytes(const KernelConfig& config, bool pushed) {
-  const int rows = config.warps_k * config.tile_m() + (pushed ? config.tile_m() + 7 : 0);
-  return int64_t{rows} * (config.tile_n() + 4) * 4;
-}
-
-}  // namespace
+int SlicesAtOnce(const KernelConfig& config) { return config.epilogue_threads() >= 512 ? 6 : 4; }
 
 bool PushesSlices(const KernelConfig& config) { return config.tile_m() * config.tile_n() <= 4096; }
 
-int64_t EpilogueSmemBytes(const KernelConfig& config) { return SumBytes(config, PushesSlices(config)); }
+// Of a CTA's own sums, and of what the others of a cluster push to it: each its share of the tile's rows,
+// rounded up.
+int64_t EpilogueSmemBytes(const KernelConfig& config) {
+  const int pushed = PushesSlices(config) ? config.tile_m() + kMaxClusterSplit - 1 : 0;
+  return int64_t{config.warps_k * config.tile_m() + pushed} * (config.tile_n() + 4) * 4;
+}
 
 std::string ConfigConstants(const KernelConfig& config, const KernelSignature& signature) {
   std::string text;
@@ -74,6 +70,7 @@ std::string ConfigConstants(const KernelConfig& config, const KernelSignature& s
   constant("int", "kEpilogueThreads", config.epilogue_threads());
   constant("bool", "kMayShare", MayShareTiles(config));
   constant("int", "kMostShares", kMostShares);
+  constant("int", "kSlicesAtOnce", SlicesAtOnce(config));
   constant("bool", "kPush", PushesSlices(config));
   const WeightFormat& format = signature.format;
   constant("int", "kBits", format.bits);

@@ -81,6 +81,9 @@ int ChunkStages(const KernelConfig& config);
 inline constexpr int kMostShares = 16;
 bool MayShareTiles(const KernelConfig& config);
 
+// Slices whose partial sums a thread asks for before it adds the first (device/epilogue.cuh). CTAs of 512
+// threads are alone on an SM, with registers to spare.
+int SlicesAtOnce(const KernelConfig& config);
 // Whether slices in a cluster push their sums to the CTA that adds them, instead of its reading them
 // (device/epilogue.cuh): small tiles, whose sums take a trip between SMs rather than bandwidth.
 bool PushesSlices(const KernelConfig& config);
