@@ -254,7 +254,6 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
   slice.stages = (slice.end_block - slice.first_block + kBlocks - 1) / kBlocks;
   const int first_row = blockIdx.x * kTileM;
   const int rows = min_of(p.m - first_row, kTileM);
-  float* red = reinterpret_cast<float*>(shared);
 
   if (warp >= kConsumers / 32) {
     if constexpr (kMoveRegisters) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(+kProducerRegisters));
@@ -354,26 +353,15 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
         add_part(acc[r], part[r], part_scale[r], false);
       }
     }
-    epilogue::barrier();  // nobody reads the ring any more, and every copy into it was waited for
     const bool idle = kGroupsK > 1 && group_k >= slice.stages;  // this K group had no stage; a slice has one at least
-    const int g = lane / 4, t2 = lane % 4 * 2;
+    if constexpr (scales::kDeferred) {
 #pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) {
+      for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
-      for (int t = 0; t < kTileM / 8; ++t) {
-        epilogue::Partial* o = red + (group_k * kTileM + t * 8 + t2) * epilogue::kRow + ((group_n * kRowTiles + r) * 4 + fragment) * 16 + g;
-        float* c = acc[r] + t * 4;
-        if constexpr (scales::kDeferred) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) c[i] *= row_scale[r].s.value(i / 2);
-        }
-        o[0] = idle ? 0.f : c[0];
-        o[epilogue::kRow] = idle ? 0.f : c[1];
-        o[8] = idle ? 0.f : c[2];
-        o[epilogue::kRow + 8] = idle ? 0.f : c[3];
+        for (int i = 0; i < kTileM / 2; ++i) acc[r][i] *= row_scale[r].s.value(i / 2 % 2);
       }
     }
-    epilogue::run(red, out, rows, first_row, blockIdx.y * kTileN);
+    epilogue::run(acc, idle, shared, out, rows, first_row, blockIdx.y * kTileN);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/ceil_div.h"
 
 namespace qgemm {
 
@@ -44,13 +45,39 @@ bool MayShareTiles(const KernelConfig& config) {
 
 int SlicesAtOnce(const KernelConfig& config) { return config.epilogue_threads() >= 512 ? 6 : 4; }
 
-bool PushesSlices(const KernelConfig& config) { return config.tile_m() * config.tile_n() <= 4096; }
+int FragmentsAtOnce(const KernelConfig& config) {
+  const int kept = CeilDiv(config.row_tiles * config.token_tiles, config.warps_k);
+  return std::min(kept,
+                  config.row_tiles * config.token_tiles >= 16 && config.epilogue_threads() < 512 ? 4 : 2);
+}
 
-// Of a CTA's own sums, and of what the others of a cluster push to it: each its share of the tile's rows,
-// rounded up.
+bool PushesSlices(const KernelConfig& config) {
+  return config.tile_m() * config.tile_n() <= 4096 ||
+         (config.family == Family::kWgmma && config.epilogue_threads() == 128);
+}
+
+// As device/rows.cuh and device/fragments.cuh lay it out.
 int64_t EpilogueSmemBytes(const KernelConfig& config) {
-  const int pushed = PushesSlices(config) ? config.tile_m() + kMaxClusterSplit - 1 : 0;
-  return int64_t{config.warps_k * config.tile_m() + pushed} * (config.tile_n() + 4) * 4;
+  const bool pushes = PushesSlices(config);
+  if (config.family == Family::kMma) {
+    // Of a CTA's own sums, and of what the others of a cluster push to it: each its share of the tile's rows,
+    // rounded up.
+    const int pushed = pushes ? config.tile_m() + kMaxClusterSplit - 1 : 0;
+    return int64_t{config.warps_k * config.tile_m() + pushed} * (config.tile_n() + 4) * 4;
+  }
+  // One slice: rows of sums. More: the tile's fragments, where warps turn them round, and what is pushed: to
+  // each warp its share of the fragments that it keeps, rounded up.
+  constexpr int kFragmentBytes = 512, kTurnBytes = 640;
+  const int warps = config.epilogue_threads() / 32;
+  const int kept = (config.row_tiles * config.token_tiles + config.warps_k - 1) / config.warps_k;
+  int pushed = 0;
+  for (int slices = 2; pushes && slices <= kMaxClusterSplit; ++slices) {
+    pushed = std::max(pushed, (kept + slices - 1) / slices * (slices - 1));
+  }
+  const int64_t rows = int64_t{config.warps_k * config.tile_m()} * (config.tile_n() + 4) * 4;
+  const int64_t fragments = int64_t{config.tile_m()} * config.tile_n() * 4 +
+                            warps * (FragmentsAtOnce(config) * kTurnBytes + pushed * kFragmentBytes);
+  return std::max(rows, fragments);
 }
 
 std::string ConfigConstants(const KernelConfig& config, const KernelSignature& signature) {
@@ -71,6 +98,7 @@ std::string ConfigConstants(const KernelConfig& config, const KernelSignature& s
   constant("bool", "kMayShare", MayShareTiles(config));
   constant("int", "kMostShares", kMostShares);
   constant("int", "kSlicesAtOnce", SlicesAtOnce(config));
+  constant("int", "kFragmentsAtOnce", FragmentsAtOnce(config));
   constant("bool", "kPush", PushesSlices(config));
   const WeightFormat& format = signature.format;
   constant("int", "kBits", format.bits);

@@ -81,9 +81,10 @@ int ChunkStages(const KernelConfig& config);
 inline constexpr int kMostShares = 16;
 bool MayShareTiles(const KernelConfig& config);
 
-// Slices whose partial sums a thread asks for before it adds the first (device/epilogue.cuh). CTAs of 512
-// threads are alone on an SM, with registers to spare.
+// Slices whose partial sums a thread asks for before it adds the first (device/epilogue.cuh); CTAs of 512
+// threads are alone on an SM, with registers to spare. And of how many fragments (device/fragments.cuh).
 int SlicesAtOnce(const KernelConfig& config);
+int FragmentsAtOnce(const KernelConfig& config);
 // Whether slices in a cluster push their sums to the CTA that adds them, instead of its reading them
 // (device/epilogue.cuh): small tiles, whose sums take a trip between SMs rather than bandwidth.
 bool PushesSlices(const KernelConfig& config);

@@ -122,7 +122,7 @@ void AddPrefill(std::vector<KernelConfig>& out, int token_tiles) {
   }
 }
 
-constexpr absl::string_view kSources[] = {"common.cuh", "dequant.cuh", "epilogue.cuh", "mma.cuh"};
+constexpr absl::string_view kSources[] = {"common.cuh", "dequant.cuh", "epilogue.cuh", "rows.cuh", "mma.cuh"};
 
 // device/mma.cuh: mma.sync.m16n8k16, sm_80 and up.
 class Mma final : public KernelFamily {

@@ -9,7 +9,8 @@
 namespace qgemm {
 namespace {
 
-constexpr absl::string_view kSources[] = {"common.cuh", "dequant.cuh", "epilogue.cuh", "wgmma.cuh"};
+constexpr absl::string_view kSources[] = {"common.cuh", "dequant.cuh", "epilogue.cuh", "fragments.cuh",
+                                          "wgmma.cuh"};
 
 struct Geometry {
   int row_tiles, groups_n, groups_k;
@@ -110,6 +111,7 @@ class Wgmma final : public KernelFamily {
           Add(out, tokens, {1, 4, 1}, stages, 2, ScaleMode::kPre);
           if (parts && split) Add(out, tokens, {1, 4, 1}, stages, 2, ScaleMode::kPost);
         }
+        for (const int stages : {4, 6, 8}) Add(out, tokens, {1, 2, 2}, stages, 2, ScaleMode::kPre);
       }
       for (const Geometry g : {Geometry{1, 1, 1}, {1, 1, 2}, {1, 2, 1}, {1, 3, 1}, {2, 1, 1}, {2, 2, 1}}) {
         for (const int stages : {3, 4, 6, 8}) {

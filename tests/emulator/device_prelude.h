@@ -78,6 +78,7 @@ inline T atomicMax(T* p, T value) {
 }
 
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 
 inline float __uint_as_float(unsigned bits) {
   float f;

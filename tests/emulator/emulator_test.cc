@@ -273,6 +273,7 @@ constexpr char kMma[] = "mma_t1_r1_w2x2_s3_b2_slice_post";
 constexpr char kWide[] = "mma_t1_r2_w8x1_s3_b2_slice_post";
 constexpr char kStaged[] = "mma_t8_r2_w2x1_s3_b1_staged_pre";
 constexpr char kFull[] = "wgmma_t3_r1_w4x1_s3_b2_staged_pre";  // CTAs that fill an SM
+constexpr char kGroups[] = "wgmma_t3_r1_w1x2_s4_b2_staged_pre";
 constexpr char kWgmma[] = "wgmma_t2_r1_w1x1_s3_b2_staged_pre";
 
 const Mistake kMistakes[] = {
@@ -294,7 +295,7 @@ const Mistake kMistakes[] = {
      "first_row_block + r) * blocks_k", "of weights"},
     {"ActivationsBeyondTheLastRow", kMma, "mma.cuh",
      "warp.rows = rows_left < kTileM ? static_cast<int>(rows_left) : kTileM;", "warp.rows = kTileM;", "of x"},
-    {"ResultsBeyondTheLastRow", kMma, "epilogue.cuh", "end = min_of(share_first + share_rows, rows);",
+    {"ResultsBeyondTheLastRow", kMma, "rows.cuh", "end = min_of(share_first + share_rows, rows);",
      "end = config::kTileM;", "wrote element"},
     {"SharedMemoryBeyondItsEnd", kMma, "mma.cuh", "warp.wk * kTileM + t * 8 + t2) * epilogue::kRow",
      "warp.wk * kTileM + t * 8 + t2) * epilogue::kRow * 64", "bytes at shared address"},
@@ -305,23 +306,24 @@ const Mistake kMistakes[] = {
     {"LanesPartWays", kMma, "mma.cuh", "    const u8* stage = ring + slot * kSlotBytes;",
      "    if (warp.lane == 3) __syncwarp();\n    const u8* stage = ring + slot * kSlotBytes;",
      "where other lanes of its warp are not"},
-    {"ClusterLeavesEarly", kFull, "epilogue.cuh", "  if (cluster && !pushes) cluster_meet();  // nobody",
-     "  // nobody", "of a CTA that has ended", Reduction::kCluster, 3},
-    {"PushedOverTheRing", kMma, "epilogue.cuh", "    cluster_meet();  // nobody reads its ring", "    //",
+    {"ClusterLeavesEarly", kFull, "fragments.cuh", "  if (cluster && !pushes) cluster_meet();  // nobody",
+     "  // nobody", "of a CTA that has ended", Reduction::kCluster, 4},
+    {"PushedOverTheRing", kMma, "rows.cuh", "    cluster_meet();  // nobody reads its ring", "    //",
      "mbarrier that was not initialised", Reduction::kCluster, 3},
-    {"PushesNotWaitedFor", kMma, "epilogue.cuh", "    wait_for_pushes(shared_address(&pushed));\n", "",
+    {"PushesNotWaitedFor", kMma, "rows.cuh", "    wait_for_pushes(shared_address(&pushed));\n", "",
      "asynchronous copy is not known to be complete", Reduction::kCluster, 3},
-    {"PushesExpectedTooFew", kMma, "epilogue.cuh", "(slices - 1) * own_rows", "(slices - 2) * own_rows",
+    {"PushesExpectedTooFew", kMma, "rows.cuh", "(slices - 1) * own_rows", "(slices - 2) * own_rows",
      "asynchronous copy is not known to be complete", Reduction::kCluster, 3},
     {"TicketsLeftBehind", kMma, "epilogue.cuh", "    *ticket = 0;\n    return sharing", "    return sharing",
      "left a ticket behind", Reduction::kWorkspace, 2},
-    {"NobodyIsTheLastToLeave", kFull, "epilogue.cuh",
+    {"NobodyIsTheLastToLeave", kFull, "fragments.cuh",
      "  if (together && departures(state) + 1 == slices) *ticket = 0;\n", "", "left a ticket behind",
      Reduction::kWorkspace, 3},
     {"SharesOfThoseWhoLeft", kFull, "epilogue.cuh", "return own | state >> 16;", "return own;", "error ",
      Reduction::kWorkspace, 3},
-    {"ShareNotWrittenBeforeLeaving", kFull, "epilogue.cuh", "      leaves = true;", "      break;", "error ",
-     Reduction::kWorkspace, 3},
+    {"ShareNotWrittenBeforeLeaving", kFull, "fragments.cuh",
+     "      for (int i = first_of(self); i < count; i += slices) {",
+     "      for (int i = count; i < count;) {", "error ", Reduction::kWorkspace, 3},
     {"ScaleOfTheNextGroup", kMma, "mma.cuh", "k / kGroupSize + g, warp.lane / 4)",
      "(k / kGroupSize + g) ^ 1, warp.lane / 4)", "error 0."},
     {"StageFreedBeforeItIsRead", kWgmma, "wgmma.cuh", "      // After a stage's first batch",
@@ -333,8 +335,24 @@ const Mistake kMistakes[] = {
      "barrier_expect(barrier, kWeightBytes - 16);", "waits for ever"},
     {"NobodySaysAStageIsFree", kWgmma, "wgmma.cuh", "if (s != group_k && lane == 0) barrier_arrive",
      "if (s != group_k && lane == 99) barrier_arrive", "waits for ever: mbarrier"},
-    {"RingReusedUnderTheSums", kWgmma, "wgmma.cuh", "    epilogue::barrier();  // nobody reads the ring",
-     "    // nobody reads the ring", "with no barrier between"},
+    {"RingReusedUnderTheSums", kWgmma, "fragments.cuh",
+     "    barrier();  // nobody reads the ring any more, and every copy into it was waited for\n    "
+     "store_rows",
+     "    store_rows", "with no barrier between"},
+    {"RingReusedUnderTheFragments", kFull, "fragments.cuh",
+     "    if constexpr (config::kWarpsK == 1) barrier();  // nobody reads the ring",
+     "    // nobody reads the ring", "with no barrier between", Reduction::kCluster, 3},
+    {"FragmentsPushedOverTheRing", kWgmma, "fragments.cuh", "    cluster_meet();  // nobody reads its ring",
+     "    //", "with no barrier between", Reduction::kCluster, 3},
+    {"FragmentsNotWaitedFor", kWgmma, "fragments.cuh", "    wait_for_pushes(shared_address(&pushed));\n", "",
+     "asynchronous copy is not known to be complete", Reduction::kCluster, 3},
+    {"FragmentsExpectedTooFew", kWgmma, "fragments.cuh", "__popc(own) * (slices - 1)",
+     "__popc(own) * (slices - 2)", "asynchronous copy is not known to be complete", Reduction::kCluster, 3},
+    {"FragmentsTurnedWithoutItsBarrier", kWgmma, "fragments.cuh",
+     "      __syncwarp();\n#pragma unroll 1\n      for (int h = 0;",
+     "#pragma unroll 1\n      for (int h = 0;", "with no barrier between", Reduction::kWorkspace, 2},
+    {"FragmentsOfBothGroups", kGroups, "fragments.cuh", "kept[i] = group_k ? odd : even;", "kept[i] = even;",
+     "error ", Reduction::kWorkspace, 2},
 };
 
 void PrintTo(const Mistake& mistake, std::ostream* out) { *out << mistake.name; }

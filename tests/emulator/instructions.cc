@@ -15,13 +15,13 @@
 namespace qgemm {
 namespace {
 
-// The register that a statement declares. No fiber gives way between a statement's writing and reading it.
-uint64_t local_register;
+// The registers that a statement declares. No fiber gives way between a statement's writing and reading them.
+std::array<uint64_t, 4> local_registers;
 
 // The largest vector of operands: the accumulators of a wgmma of 256 columns, its A, its descriptor and more.
 uint64_t Bits(const PtxValue& value, const SimtOperand* operands) {
   if (value.kind == PtxValue::Kind::kNumber) return value.number;
-  if (value.kind == PtxValue::Kind::kLocal) return local_register;
+  if (value.kind == PtxValue::Kind::kLocal) return local_registers.at(value.number);
   QGEMM_CHECK(value.kind == PtxValue::Kind::kOperand);
   const SimtOperand& operand = operands[value.number];
   if (operand.place == nullptr) return operand.bits;
@@ -51,7 +51,7 @@ void* Place(const PtxValue& value, const SimtOperand* operands) {
 }
 void Set(const PtxValue& value, const SimtOperand* operands, uint64_t bits) {
   if (value.kind == PtxValue::Kind::kLocal) {
-    local_register = bits;
+    local_registers.at(value.number) = bits;
     return;
   }
   const char constraint = operands[value.number].constraint;
@@ -195,6 +195,19 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
       return !first && (*p != seen || random_() % odds == 0);
     });
     thread_->polls = false;
+    return;
+  }
+  if (i.Is("add.f32")) {
+    return Set(v[0], o, BitsOf(FloatOf(Word(v[1], o)) + FloatOf(Word(v[2], o))));
+  }
+  if (i.Is("st.shared.v4.f32")) {
+    if (Word(v[0], o) % 16 != 0) Problem("st.v4.f32 to an address that is not a multiple of 16");
+    auto* p = static_cast<uint8_t*>(cta().shared->At(Word(v[0], o)));
+    Access(p, 16, true);
+    for (int j = 0; j < 4; ++j) {
+      const uint32_t bits = Word(v[1 + j], o);
+      std::memcpy(p + j * 4, &bits, 4);
+    }
     return;
   }
   if (i.Is("st.global.cg.v4.f32")) {

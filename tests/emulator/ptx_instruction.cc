@@ -1,5 +1,7 @@
 #include "tests/emulator/ptx_instruction.h"
 
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -31,7 +33,7 @@ PtxValue ParseValue(absl::string_view text) {
 std::vector<PtxInstruction> ParsePtxStatement(absl::string_view text) {
   std::vector<PtxInstruction> instructions;
   const bool waits = absl::StrContains(text, "mbarrier.try_wait");
-  absl::string_view local;
+  std::vector<absl::string_view> locals;
   for (absl::string_view line : absl::StrSplit(text, ';')) {
     line = absl::StripAsciiWhitespace(line);
     // Braces around the whole statement, and labels.
@@ -43,9 +45,8 @@ std::vector<PtxInstruction> ParsePtxStatement(absl::string_view text) {
       if (at == absl::string_view::npos) continue;
       line = line.substr(at);
     }
-    if (absl::ConsumePrefix(&line, ".reg .b64 ")) {
-      QGEMM_CHECK(local.empty());
-      local = line;
+    if (absl::ConsumePrefix(&line, ".reg .b64 ") || absl::ConsumePrefix(&line, ".reg .b32 ")) {
+      for (const absl::string_view name : absl::StrSplit(line, ", ")) locals.push_back(name);
       continue;
     }
     if (line.empty() || absl::StartsWith(line, ".reg")) continue;
@@ -63,7 +64,10 @@ std::vector<PtxInstruction> ParsePtxStatement(absl::string_view text) {
       part = absl::StripAsciiWhitespace(part);
       if (part.empty()) continue;
       instruction.values.push_back(ParseValue(part));
-      if (part == local) instruction.values.back().kind = PtxValue::Kind::kLocal;
+      const auto local = std::find(locals.begin(), locals.end(), part);
+      if (local == locals.end()) continue;
+      instruction.values.back().kind = PtxValue::Kind::kLocal;
+      instruction.values.back().number = local - locals.begin();
     }
     instructions.push_back(std::move(instruction));
   }

@@ -9,12 +9,12 @@
 
 namespace qgemm {
 
-// A part of an instruction's operands: operand %i of the asm statement, a number, the register of 64 bits
-// that the statement declares, or a name (a predicate, a special register, `_`).
+// A part of an instruction's operands: operand %i of the asm statement, a number, a register that the
+// statement declares, or a name (a predicate, a special register, `_`).
 struct PtxValue {
   enum class Kind { kOperand, kNumber, kLocal, kName };
   Kind kind = Kind::kName;
-  int64_t number = 0;  // of the operand, or the number itself
+  int64_t number = 0;  // of the operand or the declared register, or the number itself
   std::string name;
 };
 

@@ -1,0 +1,304 @@
+// The epilogue of family wgmma, whose accumulators are in registers.
+//
+// A fragment is what a warp has of 16 rows of W and 8 tokens: a Float4 of each lane, 512 bytes. It is exchanged as it is, in this order:
+// staged, in the workspace or pushed.
+//
+//   K groups          two: each keeps every second fragment, gives the others away and adds what it gets
+//   one slice         kept sums -> rows of sums in shared memory -> Y: whole lines
+//   S slices          kept fragments are dealt to the slices in turn, so that each CTA has about as many to add in each warp. What others
+//                     add goes straight from registers to the workspace, or to them. A warp turns what it has added round in its own
+//                     corner of shared memory and stores 16 columns of 8 rows: no barrier behind the wait for the others.
+//   partials          [fragment u][warp of the K group][lane][4], u = token fragment * kRowTiles + row tile
+//
+// Shared memory: staged fragments [u][warp of the K group], in the tile's order | corners [warp][kAtOnce][8][20] fp32 | pushed fragments
+// [of the warp's share][slice but one][warp]. All over the ring.
+//
+// Beside rows.cuh's way for the same candidates (H200, int4 g128 bf16, us after a memset): 5376x21504, M 64, six slices in the workspace
+// 31.2 -> 29.9, 6656x19968, five slices, 34.6 -> 33.4, 5376x4096, M 128, three 15.8 -> 15.0; in clusters 8448x6656, M 128, two slices
+// 24.5 -> 23.9, 1024x6656, M 128, six 9.8 -> 8.9, M 16 5.7 -> 5.4.
+// Tried and slower: branches around loads of slices that do not exist instead of predicates (16.9 against 15.5 us, 192 x 128 results, four
+// slices of a cluster); pushes from staged sums in a rolled loop (0.1 to 0.3 us); one loop that stores both rows and what was turned round
+// (M 1024 60.8 to 63.7; 5 ms of 190 less for NVRTC); pushes of 128 x 64 results and more from several warpgroups to one other slice (1 to 7 %
+// more; to three and more they are as fast as reads, or faster: one warpgroup always pushes, 1024x6656, M 128, 9.6 to 8.9). No gain in any best candidate: tiles too small to fill an
+// SM added by all of their CTAs, too.
+
+namespace epilogue {
+
+enum : int { kWarps = config::kEpilogueThreads / 32 };
+enum : int { kGroupWarps = kWarps / config::kWarpsK };
+enum : int { kFragments = config::kRowTiles * config::kTileM / 8 };  // of a warp's accumulators: u = token fragment * kRowTiles + row tile
+enum : int { kKept = (kFragments + config::kWarpsK - 1) / config::kWarpsK };
+enum : int { kFragmentBytes = 512 };                                    // a Float4 of each lane
+enum : int { kStepBytes = config::kWarpsK * kGroupWarps * kFragmentBytes };  // from a kept fragment to the next
+enum : int { kTileBytes = kFragments * kGroupWarps * kFragmentBytes };
+enum : int { kAtOnce = min_of(kKept, config::kFragmentsAtOnce) };  // whose partial sums a warp asks for before it adds the first
+enum : int { kTurnRow = 20 };                // floats from a token to the next where a warp turns a fragment round: few bank conflicts
+enum : int { kTurnFloats = 8 * kTurnRow };
+static_assert(config::kWarpsK <= 2 && kKept <= 32 && kTileBytes == config::kTileM * config::kTileN * 4, "");
+
+// Accumulators of fragment u: rows g, g, g + 8, g + 8 of W with tokens t2, t2 + 1, t2, t2 + 1.
+template <int kCount>
+QG_DEVICE Float4 fragment(const float (&acc)[config::kRowTiles][kCount], int u, bool nothing) {
+  const float* c = acc[u % config::kRowTiles] + u / config::kRowTiles * 4;
+  return nothing ? Float4{} : Float4{c[0], c[1], c[2], c[3]};
+}
+
+// One slice of K: all sums into shared memory, and rows of them to Y.
+template <int kCount>
+QG_DEVICE void store_rows(const float (&acc)[config::kRowTiles][kCount], bool nothing, float* red, const Output& out, int rows,
+                          int first_row, int first_col) {
+  const int tid = threadIdx.x, lane = tid & 31, warp = warp_index();
+  const int group_k = warp / kGroupWarps, group_warp = warp % kGroupWarps;
+  const int g = lane / 4, t2 = lane % 4 * 2;
+#pragma unroll
+  for (int r = 0; r < config::kRowTiles; ++r) {
+#pragma unroll
+    for (int t = 0; t < config::kTileM / 8; ++t) {
+      Partial* o = red + (group_k * config::kTileM + t * 8 + t2) * kRow + ((group_warp / 4 * config::kRowTiles + r) * 4 + group_warp % 4) * 16 + g;
+      const float* c = acc[r] + t * 4;
+      o[0] = nothing ? 0.f : c[0];
+      o[kRow] = nothing ? 0.f : c[1];
+      o[8] = nothing ? 0.f : c[2];
+      o[kRow + 8] = nothing ? 0.f : c[3];
+    }
+  }
+  barrier();
+  const int v = tid % kVectors, first = tid / kVectors;  // this thread's float4 of each row, and the first of its rows
+  Columns columns(out, first_col + v * 4, static_cast<i64>(first_row) + first, kRowStep);
+#pragma unroll 1
+  for (int m = first; m < rows && columns.there > 0; m += kRowStep) {
+    const float* sum = red + m * kRow + v * 4;
+    Float4 s = *reinterpret_cast<const Float4*>(sum);
+    if constexpr (config::kWarpsK > 1) add(s, *reinterpret_cast<const Float4*>(sum + config::kTileM * kRow));
+    columns.store(s);
+  }
+}
+
+// A slice's sums, from where its CTA wrote them: `from` + slice * kTileBytes in global memory, or, of a cluster, what `from` is in the CTA of
+// that rank (PTX ISA, mapa). Without a branch, so that all are asked for before the first is waited for. Where it is not there, nothing is
+// known of `v`, and add_if() takes it for nothing.
+template <int kTileBytes>
+QG_DEVICE void load_slice(Float4& v, const u8* from, int slice, bool there, bool cluster) {
+  asm volatile(
+      "{\n.reg .pred there, peer;\n.reg .b64 at;\nsetp.ne.b32 there, %5, 0;\nmad.wide.u32 at, %6, %8, %4;\n"
+#if __CUDA_ARCH__ >= 900
+      "setp.ne.and.s32 peer, %7, 0, there;\n@peer mapa.u64 at, %4, %6;\n"
+#endif
+      "@there ld.relaxed.gpu.v4.f32 {%0,%1,%2,%3}, [at];\n}"
+      : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+      : "l"(from), "r"(static_cast<int>(there)), "r"(slice), "r"(static_cast<int>(cluster)), "n"(kTileBytes)
+      : "memory");
+}
+QG_DEVICE void add_if(Float4& s, const Float4& v, bool there) {
+  if (there) add(s, v);
+}
+QG_DEVICE void stage_if(u32 address, const Float4& v, bool there) {
+  asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %5, 0;\n@there st.shared.v4.f32 [%0], {%1,%2,%3,%4};\n}" ::"r"(address),
+               "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(static_cast<int>(there))
+               : "memory");
+}
+QG_DEVICE void write_if(u8* partial, const Float4& v, bool there) {
+  asm volatile("{\n.reg .pred there;\nsetp.ne.b32 there, %5, 0;\n@there st.global.cg.v4.f32 [%0], {%1,%2,%3,%4};\n}" ::"l"(partial),
+               "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(static_cast<int>(there))
+               : "memory");
+}
+
+// The first kEpilogueThreads threads of the CTA call this; others have left. `nothing`: this K group had no stage. `rows`: rows of Y in
+// this tile.
+template <int kCount>
+QG_DEVICE void run(const float (&acc)[config::kRowTiles][kCount], bool nothing, u8* shared, const Output& out, int rows, int first_row,
+                   int first_col) {
+  const int slices = gridDim.z, self = blockIdx.z;
+  if (slices == 1) {
+    barrier();  // nobody reads the ring any more, and every copy into it was waited for
+    store_rows(acc, nothing, reinterpret_cast<float*>(shared), out, rows, first_row, first_col);
+    return;
+  }
+  const int tid = threadIdx.x, lane = tid & 31, warp = warp_index();
+  const int group_k = warp / kGroupWarps, group_warp = warp % kGroupWarps;
+  const bool cluster = slices_in_cluster() > 1, pushes = config::kPush && cluster;
+  bool together = false;
+  if constexpr (config::kMayShare) {
+    together = !cluster && slices <= config::kMostShares && static_cast<i64>(gridDim.x) * gridDim.y * slices <= sm_count();
+  }
+  // This lane's part of the first fragment that this warp keeps, in what all slices have of this tile.
+  const int place = (group_k * kGroupWarps + group_warp) * kFragmentBytes + lane * 16;
+  u8* const staged = shared + place;
+  // Fragments with tokens that exist.
+  const int count = ((rows + 7) / 8 * config::kRowTiles - group_k + config::kWarpsK - 1) / config::kWarpsK;
+  // Fragments of a tile are dealt to its slices in turn, warp after warp; who has one adds it.
+  const int dealt = warp * kKept;
+  const int start = dealt - whole_parts(dealt, reciprocal(static_cast<float>(slices))) * slices;
+  const auto next = [&](int z) { return z + 1 == slices ? 0 : z + 1; };
+  const auto first_of = [&](int share) { return share >= start ? share - start : share - start + slices; };
+  u32 own = 0;  // as bits
+#pragma unroll 1
+  for (int i = first_of(self); i < count; i += slices) own |= 1u << i;
+  const u32 others = static_cast<u32>((1ull << count) - 1) & ~own;
+
+  Float4 kept[kKept];
+  if constexpr (config::kWarpsK == 1) {
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) kept[i] = fragment(acc, i, false);
+  } else {
+    // The K groups keep fragments in turn, and give the others away.
+    barrier();  // nobody reads the ring any more, and every copy into it was waited for
+    u8* const given = shared + ((1 - group_k) * kGroupWarps + group_warp) * kFragmentBytes + lane * 16;
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+      const Float4 even = fragment(acc, 2 * i, nothing), odd = 2 * i + 1 < kFragments ? fragment(acc, 2 * i + 1, nothing) : Float4{};
+      kept[i] = group_k ? odd : even;
+      if (2 * i + 1 < kFragments || group_k) *reinterpret_cast<Float4*>(given + i * kStepBytes) = group_k ? even : odd;
+    }
+    barrier();
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+      if (2 * i + 1 < kFragments || !group_k) add(kept[i], *reinterpret_cast<const Float4*>(staged + i * kStepBytes));
+    }
+  }
+  __shared__ u64 pushed;
+  __shared__ u32 taken;
+  float* const turn = reinterpret_cast<float*>(shared + kTileBytes) + warp * (kAtOnce * kTurnFloats);
+  u8* const received = shared + kTileBytes + kWarps * kAtOnce * kTurnFloats * 4 + warp * kFragmentBytes + lane * 16;
+  const int g = lane / 4, t2 = lane % 4 * 2;
+  const auto columns_of = [&](int r) {
+    return Columns(out, first_col + ((group_warp / 4 * config::kRowTiles + r) * 4 + group_warp % 4) * 16 + t2 * 2,
+                   static_cast<i64>(first_row) + g, 8);
+  };
+  u32 shares = 1u << self;  // that this CTA adds, as bits
+  bool all = false;         // or every one
+  u32* ticket = nullptr;
+  u32 state = ~0u;  // of the ticket, before a departure that is written down at the end
+  const u8* partials = nullptr;
+  if (pushes) {
+    if (tid == 0) make_push_barrier(shared_address(&pushed), kWarps);
+    cluster_meet();  // nobody reads its ring any more, and there is the barrier of each
+    if (lane == 0) expect_pushes(shared_address(&pushed), __popc(own) * (slices - 1) * kFragmentBytes);
+    int z = start, round = 0, in_round = 0;
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+      const u32 to = shared_address(received) + (round * (slices - 1) + self - (self > z ? 1 : 0)) * (kWarps * kFragmentBytes);
+      push_if(to, z, kept[i], shared_address(&pushed), others & 1u << i);
+      z = next(z);
+      if (++in_round == slices) in_round = 0, ++round;
+    }
+  } else if (cluster) {
+    if constexpr (config::kWarpsK == 1) barrier();  // nobody reads the ring any more
+  } else {
+    const i64 tile = static_cast<i64>(blockIdx.x) * gridDim.y + blockIdx.y;
+    const i64 ticket_bytes = (static_cast<i64>(gridDim.x) * gridDim.y * 4 + 255) & ~255ll;
+    ticket = static_cast<u32*>(out.workspace) + tile;
+    partials = static_cast<const u8*>(out.workspace) + ticket_bytes + tile * slices * kTileBytes + place;
+    u8* const mine = const_cast<u8*>(partials) + static_cast<i64>(self) * kTileBytes;
+    const u32 written = together ? others : own | others;
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+      write_if(mine + i * kStepBytes, kept[i], written & 1u << i);
+    }
+    barrier();  // and nobody reads the ring any more
+    if (tid == 0) taken = take(ticket, slices, false, together, false);
+  }
+  const u32 kept_here = pushes || together ? own : cluster ? own | others : 0;
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) stage_if(shared_address(staged) + i * kStepBytes, kept[i], kept_here & 1u << i);
+  if (cluster && !pushes) cluster_arrive();
+  Columns columns = columns_of(0);
+  if (pushes) {
+    wait_for_pushes(shared_address(&pushed));
+  } else if (cluster) {
+    cluster_wait();
+  } else {
+    barrier();
+    shares = taken;
+    all = !together && shares != 0;
+    if (together && shares == 0) {  // its patience is over
+      u8* const mine = const_cast<u8*>(partials) + static_cast<i64>(self) * kTileBytes;
+#pragma unroll 1
+      for (int i = first_of(self); i < count; i += slices) {
+        store_cg(reinterpret_cast<Float4*>(mine + i * kStepBytes), *reinterpret_cast<const Float4*>(staged + i * kStepBytes));
+      }
+      barrier();
+      if (tid == 0) taken = take(ticket, slices, false, together, true);
+      barrier();
+      shares = taken;
+    } else if (together && tid == 0) {
+      state = ticket_depart(ticket);  // nothing waits for the answer before the end
+    }
+  }
+
+#pragma unroll 1
+  for (; shares != 0; shares &= shares - 1) {
+    int share = all ? start : __ffs(shares) - 1, round = 0;
+    const int stride = all ? 1 : slices;
+#pragma unroll 1
+    for (int i = all ? 0 : first_of(share); i < count; i += kAtOnce * stride) {
+      Float4 sum[kAtOnce];
+      const u8* from[kAtOnce];
+      int skipped[kAtOnce], limit[kAtOnce];
+#pragma unroll
+      for (int h = 0; h < kAtOnce; ++h) {
+        const int offset = (i + h * stride) * kStepBytes;
+        const bool there = i + h * stride < count;
+        skipped[h] = share;
+        limit[h] = there ? slices - 1 : 0;
+        from[h] = (!config::kPush && cluster ? staged : partials) + offset;
+        if ((cluster || together) && share == self) {
+          if (there) sum[h] = *reinterpret_cast<const Float4*>(staged + offset);
+        } else {
+          load_slice<kTileBytes>(sum[h], from[h], share, there, false);
+        }
+        if (all) share = next(share);
+      }
+      if (pushes) {
+#pragma unroll
+        for (int h = 0; h < kAtOnce; ++h) {
+#pragma unroll 1
+          for (int z = 0; z < limit[h]; ++z) {
+            add(sum[h], *reinterpret_cast<const Float4*>(received + (round * (slices - 1) + z) * (kWarps * kFragmentBytes)));
+          }
+          ++round;
+        }
+      } else {
+#pragma unroll 1
+        for (int z = 0; z < slices - 1; z += config::kSlicesAtOnce) {
+          Float4 part[kAtOnce][config::kSlicesAtOnce];
+#pragma unroll
+          for (int h = 0; h < kAtOnce; ++h) {
+#pragma unroll
+            for (int j = 0; j < config::kSlicesAtOnce; ++j) {
+              load_slice<kTileBytes>(part[h][j], from[h], z + j + (z + j >= skipped[h] ? 1 : 0), z + j < limit[h], !config::kPush && cluster);
+            }
+          }
+#pragma unroll
+          for (int h = 0; h < kAtOnce; ++h) {
+#pragma unroll
+            for (int j = 0; j < config::kSlicesAtOnce; ++j) add_if(sum[h], part[h][j], z + j < limit[h]);
+          }
+        }
+      }
+#pragma unroll
+      for (int h = 0; h < kAtOnce; ++h) {
+        Partial* o = turn + h * kTurnFloats + t2 * kTurnRow + g;
+        o[0] = sum[h].x;
+        o[kTurnRow] = sum[h].y;
+        o[8] = sum[h].z;
+        o[kTurnRow + 8] = sum[h].w;
+      }
+      __syncwarp();
+#pragma unroll 1
+      for (int h = 0; h < kAtOnce && i + h * stride < count; ++h) {
+        const int u = (i + h * stride) * config::kWarpsK + group_k, t = u / config::kRowTiles;
+        if constexpr (config::kRowTiles > 1) columns = columns_of(u % config::kRowTiles);
+        if (t * 8 + g < rows && columns.there > 0) {
+          columns.store_at(*reinterpret_cast<const Float4*>(turn + h * kTurnFloats + g * kTurnRow + t2 * 2), t);
+        }
+      }
+      __syncwarp();
+    }
+    if (all) break;
+  }
+  if (together && departures(state) + 1 == slices) *ticket = 0;
+  if (cluster && !pushes) cluster_meet();  // nobody leaves while its shared memory is read
+}
+
+}  // namespace epilogue
