@@ -184,7 +184,7 @@ Work WorkOf(const Candidate& candidate, const Problem& problem, int64_t m, const
   const PackedSizes packed = PackedSizesFor(problem.n, problem.k, problem.signature.format);
   const double plane_bytes = packed.weight_bytes + packed.scale_bytes + packed.zero_bytes + packed.step_bytes;
   work.streamed_bytes = plane_bytes + 2.0 * m * problem.n;
-  work.l2_bytes = work.ctas * work.activation_bytes + (grid.x - 1) * plane_bytes;
+  work.l2_bytes = work.ctas * work.activation_bytes + (CeilDiv(m, config.tile_m()) - 1) * plane_bytes;
   return work;
 }
 
@@ -261,20 +261,23 @@ void PredictMma(const KernelConfig& config, const KernelSignature& signature, co
 // A CTA walks its stages at the pace of the slowest of: the producer threads, the way of a slot's bytes, one
 // warpgroup's own instructions, and the issue slots and tensor cores that the SM's warpgroups share. They
 // overlap, not perfectly: the cubic norm.
-void PredictWgmma(const KernelConfig& config, const KernelSignature& signature, const Work& work,
+void PredictWgmma(const KernelConfig& config, const KernelSignature& signature, int64_t m, const Work& work,
                   const DeviceProfile& device, CostEstimate* cost) {
   const double clocks_per_us = device.clock_ghz * 1e3;
   cost->memory_us = MemoryUs(work, kTensorCopyBytesPerClock, device);
 
-  const int64_t stages = CeilDiv(work.slice_k / 64, config.blocks_per_stage);
+  // A pass goes on with the ring of the one before: what it has of its own is an epilogue.
+  const int64_t passes = std::min<int64_t>(config.passes, CeilDiv(m, config.tile_m()));
+  const int64_t pass_stages = CeilDiv(work.slice_k / 64, config.blocks_per_stage);
+  const int64_t stages = passes * pass_stages;
   // One thread copies each block's activations, another the codes and each other plane.
   const StageBytes stage = FragmentStage(signature.format, config.blocks_per_stage);
   const int planes = (stage.scales > 0) + (stage.zeros > 0) + (stage.steps > 0);
   const double produce_clocks = stages * std::max(config.blocks_per_stage, 1 + planes) * kCopyClocks;
   const double refill_clocks = stages * kRefillClocks / (config.stages - 1);
   // A batch is a warpgroup's 64 x 64 block of weights.
-  const double batches =
-      static_cast<double>(CeilDiv(stages, config.warps_k) * config.blocks_per_stage * config.row_tiles);
+  const double batches = static_cast<double>(passes * CeilDiv(pass_stages, config.warps_k) *
+                                             config.blocks_per_stage * config.row_tiles);
   const int warpgroups = config.warps_n * config.warps_k;
   const double instructions = DequantInstructions(config, signature);
   const double tensor_clocks =
@@ -305,7 +308,7 @@ CostEstimate PredictCost(const Candidate& candidate, const Problem& problem, int
   CostEstimate cost;
   cost.wave_efficiency = static_cast<double>(work.ctas) / device.sm_count / work.on_busiest;
   if (candidate.config.family == Family::kWgmma) {
-    PredictWgmma(candidate.config, problem.signature, work, device, &cost);
+    PredictWgmma(candidate.config, problem.signature, m, work, device, &cost);
   } else {
     PredictMma(candidate.config, problem.signature, work, device, &cost);
   }

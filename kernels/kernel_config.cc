@@ -1,6 +1,7 @@
 #include "kernels/kernel_config.h"
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
@@ -78,8 +79,10 @@ bool ConsumeConfig(absl::string_view* text, KernelConfig* config) {
   } else {
     return false;
   }
-  // wgmma reads staged activations only.
-  return config->family != Family::kWgmma || config->activations == ActivationPath::kStaged;
+  if (absl::StartsWith(*text, "_p") && !ConsumeNumber("_p", text, &config->passes)) return false;
+  // wgmma reads staged activations only; mma has no passes.
+  if (config->family == Family::kWgmma) return config->activations == ActivationPath::kStaged;
+  return config->passes == 1;
 }
 
 }  // namespace
@@ -87,7 +90,8 @@ bool ConsumeConfig(absl::string_view* text, KernelConfig* config) {
 std::string ConfigName(const KernelConfig& config) {
   return absl::StrCat(FamilyName(config.family), "_t", config.token_tiles, "_r", config.row_tiles, "_w",
                       config.warps_n, "x", config.warps_k, "_s", config.stages, "_b", config.blocks_per_stage,
-                      "_", ActivationPathName(config.activations), "_", ScaleModeName(config.scale));
+                      "_", ActivationPathName(config.activations), "_", ScaleModeName(config.scale),
+                      config.passes > 1 ? absl::StrCat("_p", config.passes) : "");
 }
 
 absl::StatusOr<KernelConfig> ParseConfig(absl::string_view text) {
@@ -95,11 +99,11 @@ absl::StatusOr<KernelConfig> ParseConfig(absl::string_view text) {
   absl::string_view rest = text;
   // Printing it again rejects what a number can be spelled like besides its one printed form ("01").
   if (ConsumeConfig(&rest, &config) && rest.empty() && ConfigName(config) == text) return config;
-  return absl::InvalidArgumentError(
-      absl::StrCat("config \"", text.substr(0, 100),
-                   "\" is malformed: write it like mma_t1_r2_w4x2_s4_b2_slice_post (token tiles, row tiles, "
-                   "warps N x K, stages, "
-                   "blocks per stage, slice or staged, pre or post)"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "config \"", text.substr(0, 100),
+      "\" is malformed: write it like mma_t1_r2_w4x2_s4_b2_slice_post (token tiles, row tiles, "
+      "warps N x K, stages, "
+      "blocks per stage, slice or staged, pre or post; of family wgmma also _p2: passes, above 1)"));
 }
 
 absl::string_view ReductionName(Reduction reduction) {

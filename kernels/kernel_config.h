@@ -25,7 +25,9 @@ inline constexpr int kMaxClusterSplit = 8;  // CTAs of a portable cluster
 // A CTA computes tile_m = 8 * token_tiles rows of X times tile_n rows of W over its slice of K. Family mma:
 // warps own row_tiles tiles of 16 rows, warps_n of them along N; family wgmma: warpgroups own row_tiles tiles
 // of 64 rows, and two more warps copy. warps_k warps (warpgroups) share each tile and split the slice
-// further, summed in fixed order.
+// further, summed in fixed order. Family wgmma: a CTA may compute `passes` such tiles, one after the other,
+// of the same rows of W and the rows of X that follow each other: what it is launched for is launch_tile_m
+// rows.
 struct KernelConfig {
   Family family = Family::kMma;
   int token_tiles = 1;
@@ -36,8 +38,10 @@ struct KernelConfig {
   int blocks_per_stage = 1;  // 64-wide blocks of K per stage
   ActivationPath activations = ActivationPath::kSlice;
   ScaleMode scale = ScaleMode::kPost;
+  int passes = 1;  // above 1: family wgmma, K not split
 
   int tile_m() const { return 8 * token_tiles; }
+  int launch_tile_m() const { return passes * tile_m(); }
   int tile_n() const { return (family == Family::kWgmma ? 64 : 16) * row_tiles * warps_n; }
   // Threads that compute, and so run the epilogue.
   int epilogue_threads() const { return (family == Family::kWgmma ? 128 : 32) * warps_n * warps_k; }
@@ -52,7 +56,8 @@ struct KernelConfig {
   friend auto operator<=>(const KernelConfig&, const KernelConfig&) = default;
 };
 
-// "mma_t1_r2_w4x2_s4_b2_slice_post": tokens, rows, warps N x K, stages, blocks, activations, scale.
+// "mma_t1_r2_w4x2_s4_b2_slice_post": tokens, rows, warps N x K, stages, blocks, activations, scale; and where
+// there are several passes their number, "wgmma_t22_r1_w2x1_s4_b2_staged_pre_p2".
 std::string ConfigName(const KernelConfig& config);
 // InvalidArgument for text that ConfigName does not print.
 [[nodiscard]] absl::StatusOr<KernelConfig> ParseConfig(absl::string_view text);

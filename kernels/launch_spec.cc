@@ -39,7 +39,7 @@ LaunchSpec MakeLaunchSpec(const Candidate& candidate, const Problem& problem, in
   LaunchSpec spec;
   spec.layout_id = std::string(kLayoutId);
   spec.entry = std::string(family.entry());
-  spec.tile_m = config.tile_m();
+  spec.tile_m = config.launch_tile_m();
   spec.tile_n = config.tile_n();
   spec.grid_n = static_cast<int>(CeilDiv(problem.n, spec.tile_n));
   spec.split_k = split;

@@ -27,6 +27,11 @@ absl::Status IsLegal(const Candidate& candidate, const Problem& problem, int64_t
                                                       std::string(ReductionName(candidate.reduction)),
                                                       " does not go with split_k ", candidate.split_k));
   }
+  if (config.passes < 1 ||
+      (config.passes > 1 && (config.family != Family::kWgmma || candidate.split_k > 1))) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(config.passes, " passes need family wgmma and split_k 1"));
+  }
   if (candidate.reduction == Reduction::kCluster) {
     if (device.compute_major != 9 && device.compute_major != 10) {
       return absl::FailedPreconditionError(

@@ -24,6 +24,14 @@ int Occupancy(const LaunchSpec& spec, const DeviceProfile& device) {
   return std::max(1, std::min(by_threads, by_smem));
 }
 
+// Whether a config's tiles are more than the SMs hold at once: what several passes are for.
+bool MoreThanAWave(KernelConfig config, const Problem& problem, int m_bucket, const DeviceProfile& device) {
+  config.passes = 1;
+  const LaunchSpec spec = MakeLaunchSpec({config, 1, Reduction::kNone}, problem, m_bucket);
+  const Dim3 grid = spec.Grid(m_bucket);
+  return grid.x * grid.y > int64_t{device.sm_count} * Occupancy(spec, device);
+}
+
 }  // namespace
 
 std::vector<KernelConfig> ConfigSpace(const KernelSignature& signature, int m_bucket,
@@ -81,6 +89,7 @@ std::vector<Candidate> LegalSplits(const KernelConfig& config, const Problem& pr
 std::vector<Candidate> LegalCandidates(const Problem& problem, int m_bucket, const DeviceProfile& device) {
   std::vector<Candidate> candidates;
   for (const KernelConfig& config : ConfigSpace(problem.signature, m_bucket, device)) {
+    if (config.passes > 1 && !MoreThanAWave(config, problem, m_bucket, device)) continue;
     const std::vector<Candidate> useful = LegalSplits(config, problem, m_bucket, device);
     candidates.insert(candidates.end(), useful.begin(), useful.end());
   }

@@ -2,7 +2,8 @@
 // (64 rows of N a warpgroup), activations are the B operand, read by the tensor cores from shared memory.
 //
 // Partition
-//   grid (M tiles, N tiles, S)             CTA: kTileM rows of X  x  kTileN = 64 * kRowTiles * kGroupsN rows of W  x  a slice
+//   grid (M tiles, N tiles, S)             CTA: kTileM rows of X  x  kTileN = 64 * kRowTiles * kGroupsN rows of W  x  a slice;
+//                                          kPasses of these, one after the other, M tiles being kPasses * kTileM rows then
 //   kGroupsN x kGroupsK consumer warpgroups, K groups take the stages in turn; warp w of a warpgroup owns rows
 //                                          16 w .. 16 w + 15 of each 64-row tile: one fragment block, as in family mma
 //   two producer threads, a warp each      all copies by the tensor copy engine (activations with a 128-byte swizzle, the
@@ -14,7 +15,15 @@
 //                    | scales [kTileN / 16][kStageGroups][32 B, two levels: 16 B] | zeros [kTileN / 16][kStageGroups][16 or 32 B]
 //                    | steps [kTileN / 16][32 or 64 B] }, each a multiple of 128 B, the whole of 1024 B; channel-wise: no scales
 //   barriers full[kStages], empty[kStages]
-//   epilogue: red [kGroupsK][kTileM][kTileN + 4] fp32 over the ring
+//   epilogue: red [kGroupsK][kTileM][kTileN + 4] fp32 over the ring; several passes: behind its first kSlotsAhead slots, the
+//             barriers behind both, and one more barrier, summed: every consumer warp's, once it has read red
+//
+// Passes (no split): where M tiles x N tiles are two or three waves of CTAs that have an SM to themselves, each wave begins with launch,
+// barriers and the first stages' trip from memory while the SM idles. One CTA for the same tiles does not: while its consumers are
+// in the epilogue of a pass, its producers fill the first kSlotsAhead slots for the next. The rest waits until red was read.
+// Passes begin at slot 0, wherever the one before ended, so a slot's barriers have their parity by how often that slot was used.
+// The accumulators stay alive through an epilogue, since ptxas does not know that the next pass's first wgmma overwrites them; without the
+// code that adds slices, which passes do not need (__builtin_assume below), no config spills for it.
 //
 // A stage is kBlocks blocks of 64 k. The last stage of a slice may hold fewer: the missing blocks' activations are read
 // from beyond K, where the copy engine writes zeros, so that the loop has no branch: a wgmma
@@ -102,6 +111,11 @@ enum : bool { kScaleParts = kPostScale && !scales::kDeferred };
 enum : int { kPartBlocks = min_of(kBlocks, kChannelWise ? 1 : max_of(1, kGroupSize / 64)) };
 static_assert(!kScaleParts || (kGroupsPerBlock == 1 && !kFloatZeros), "");
 enum : int { kConsumers = config::kEpilogueThreads };
+// Several passes: what a pass leaves to sum up lies behind the slots that the next one may fill meanwhile.
+enum : int { kRingBytes = kStages * kSlotBytes };
+enum : int { kRedOffset = kPasses == 1 ? 0 : kSlotsAhead * kSlotBytes };
+enum : int { kRedBytes = kGroupsK * kTileM * epilogue::kRow * 4 };
+enum : int { kBarrierOffset = kPasses == 1 ? +kRingBytes : max_of(kRingBytes, kRedOffset + kRedBytes) };
 // Large tiles take registers from the producer's warpgroup, two of whose warps do nothing.
 enum : bool { kMoveRegisters = kThreads - kConsumers == 128 };
 enum : int { kProducerRegisters = kConsumers == 256 ? 24 : 32 };
@@ -128,13 +142,15 @@ QG_DEVICE void tensor_copy(u32 dst, const TensorMap* map, int column, int row, u
                "l"(map), "r"(column), "r"(row), "r"(barrier)
                : "memory");
 }
-// Of bytes that no other CTA reads, or that all token tiles read at about the same time: they are the first to leave the L2 again.
-QG_DEVICE void tensor_copy_once(u32 dst, const TensorMap* map, int column, int row, u32 barrier) {
-  constexpr u64 kEvictFirst = 0x12f0000000000000ull;  // what createpolicy.fractional.L2::evict_first makes for all lines
+// Of bytes that no other CTA reads, or that all token tiles read at about the same time: they are the first to leave the L2 again,
+// but stay for the pass after this one. What createpolicy.fractional makes for all lines:
+enum : u64 { kEvictFirst = 0x12f0000000000000ull };  // L2::evict_first
+enum : u64 { kKeep = 0x16f0000000000000ull };        // L2::evict_normal
+QG_DEVICE void weights_copy(u32 dst, const TensorMap* map, int column, int row, u32 barrier, u64 policy) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(
           dst),
-      "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(kEvictFirst)
+      "l"(map), "r"(column), "r"(row), "r"(barrier), "l"(policy)
       : "memory");
 }
 QG_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -148,49 +164,73 @@ QG_DEVICE u64 descriptor(u32 address) {
   return static_cast<u64>((address & 0x3ffff) >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
 }
 
+// What a thread has read or written in shared memory comes before copies into it that it lets others issue (PTX ISA, proxies).
+QG_DEVICE void fence_before_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 struct Slice {
   int first_block, end_block, stages;
 };
+
+// The parity of the phase that a slot's barriers are in: of how often this thread has taken the slot. Within one pass
+// it is that of the ring's rounds; passes begin at slot 0 and end anywhere, and it is a bit for each slot.
+static_assert(kPasses == 1 || kStages <= 32, "");
+QG_DEVICE u32 parity_of(u32 parities, int slot) { return kPasses == 1 ? parities : parities >> slot & 1; }
+
+// Passes of this CTA that have rows of X.
+QG_DEVICE int passes_of(const Problem& p) {
+  if constexpr (kPasses == 1) return 1;
+  return min_of((p.m - static_cast<int>(blockIdx.x) * (kPasses * kTileM) + kTileM - 1) / kTileM, kPasses);
+}
 
 // One thread fills its planes of stage after stage as the consumers free them. A copy instruction costs it about 100
 // clocks, whatever its size: one per plane and stage (a copy per 16-row block was limited by this thread alone), and one
 // thread for the activations beside that of the weights.
 template <bool kActivations>
-QG_DEVICE void produce(const Problem& p, const Slice& slice, u32 ring, u32 full, u32 empty) {
+QG_DEVICE void produce(const Problem& p, const Slice& slice, int passes, int first_row, u32 ring, u32 full, u32 empty, u32 summed) {
   const int blocks_k = (p.k + 63) / 64;
-  const int first_row = blockIdx.x * kTileM, first_row_block = blockIdx.y * kRowBlocks;
-  int slot = 0;
-  u32 parity = 1;
+  const int first_row_block = blockIdx.y * kRowBlocks;
+  int slot;
+  u32 parities = kPasses == 1 ? 1 : ~0u;
 #pragma unroll 1
-  for (int s = 0; s < slice.stages; ++s) {
-    if (s >= kStages) barrier_wait(empty + slot * 8, parity);
-    const u32 base = ring + slot * kSlotBytes, barrier = full + slot * 8;
-    const int block = slice.first_block + s * kBlocks;
-    if constexpr (kActivations) {
-      barrier_expect(barrier, kActivationBytes);
+  for (int pass = 0; pass < passes; ++pass) {
+    const u64 policy = pass + 1 < passes ? kKeep : kEvictFirst;
+    slot = 0;
+#pragma unroll 1
+    for (int s = 0; s < slice.stages; ++s) {
+      // A slot is empty before it is first taken.
+      if (kPasses > 1 || s >= kStages) barrier_wait(empty + slot * 8, parity_of(parities, slot));
+      if constexpr (kPasses > 1) parities ^= 1u << slot;
+      // The first slot that holds what the pass before leaves to sum up.
+      if (kPasses > 1 && kSlotsAhead < kStages && s == kSlotsAhead && pass > 0) barrier_wait(summed, (pass - 1) & 1);
+      const u32 base = ring + slot * kSlotBytes, barrier = full + slot * 8;
+      const int block = slice.first_block + s * kBlocks;
+      if constexpr (kActivations) {
+        barrier_expect(barrier, kActivationBytes);
 #pragma unroll
-      for (int j = 0; j < kBlocks; ++j) {
-        const int k = block + j < slice.end_block ? (block + j) * 64 : blocks_k * 64;  // beyond K: zeros
-        tensor_copy(base + j * kTileM * 128, p.x, k, first_row, barrier);
+        for (int j = 0; j < kBlocks; ++j) {
+          const int k = block + j < slice.end_block ? (block + j) * 64 : blocks_k * 64;  // beyond K: zeros
+          tensor_copy(base + j * kTileM * 128, p.x, k, first_row, barrier);
+        }
+      } else {
+        barrier_expect(barrier, kWeightBytes);
+        weights_copy(base + kCodeOffset, p.weights, block * (dequant::kBlockBytes / 8), first_row_block, barrier, policy);
+        if constexpr (!kChannelWise) {
+          const int group = block * 64 / kGroupSize;
+          weights_copy(base + kScaleOffset, p.scales, group * (scales::kScaleBytes / 8), first_row_block, barrier, policy);
+          if constexpr (kRowZeroBytes > 0) {
+            weights_copy(base + kZeroOffset, p.zeros, group * (scales::kZeroBytes / 8), first_row_block, barrier, policy);
+          }
+          if constexpr (kRowStepBytes > 0) {
+            weights_copy(base + kStepOffset, p.steps, block / 4 * (kRowStepBytes / 8), first_row_block, barrier, policy);
+          }
+        }
       }
-    } else {
-      barrier_expect(barrier, kWeightBytes);
-      tensor_copy_once(base + kCodeOffset, p.weights, block * (dequant::kBlockBytes / 8), first_row_block, barrier);
-      if constexpr (!kChannelWise) {
-        const int group = block * 64 / kGroupSize;
-        tensor_copy_once(base + kScaleOffset, p.scales, group * (scales::kScaleBytes / 8), first_row_block, barrier);
-        if constexpr (kRowZeroBytes > 0) {
-          tensor_copy_once(base + kZeroOffset, p.zeros, group * (scales::kZeroBytes / 8), first_row_block, barrier);
-        }
-        if constexpr (kRowStepBytes > 0) {
-          tensor_copy_once(base + kStepOffset, p.steps, block / 4 * (kRowStepBytes / 8), first_row_block, barrier);
-        }
+      if (++slot == kStages) {
+        slot = 0;
+        if constexpr (kPasses == 1) parities ^= 1;
       }
     }
-    if (++slot == kStages) {
-      slot = 0;
-      parity ^= 1;
-    }
+    first_row += kTileM;
   }
 }
 
@@ -235,13 +275,14 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
   extern __shared__ __align__(1024) u8 shared[];
   const int tid = threadIdx.x, lane = tid & 31, warp = warp_index();
   const u32 ring = shared_address(shared);
-  const u32 full = ring + kStages * kSlotBytes, empty = full + kStages * 8;
+  const u32 full = ring + kBarrierOffset, empty = full + kStages * 8, summed = empty + kStages * 8;
   if (tid == 0) {
 #pragma unroll 1
     for (int s = 0; s < kStages; ++s) {
       barrier_init(full + s * 8, 2);  // the producers
       barrier_init(empty + s * 8, 4 * kGroupsN);
     }
+    if constexpr (kPasses > 1) barrier_init(summed, kConsumers / 32);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
@@ -252,20 +293,35 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
   slice.first_block = (z * p.units_quotient + min_of(z, p.units_remainder)) * kBlocksPerUnit;
   slice.end_block = min_of(slice.first_block + units * kBlocksPerUnit, (p.k + 63) / 64);
   slice.stages = (slice.end_block - slice.first_block + kBlocks - 1) / kBlocks;
-  const int first_row = blockIdx.x * kTileM;
-  const int rows = min_of(p.m - first_row, kTileM);
+  const int passes = passes_of(p);
+  int first_row = blockIdx.x * (kPasses * kTileM);
+  int rows = min_of(p.m - first_row, kTileM);
 
   if (warp >= kConsumers / 32) {
     if constexpr (kMoveRegisters) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(+kProducerRegisters));
-    if (tid == kConsumers) produce<false>(p, slice, ring, full, empty);
+    if (tid == kConsumers) produce<false>(p, slice, passes, first_row, ring, full, empty, summed);
     if (tid == kConsumers + 32) {
       wait_for_kernel_before();  // whatever else this one reads or writes waits for these activations
-      produce<true>(p, slice, ring, full, empty);
+      produce<true>(p, slice, passes, first_row, ring, full, empty, summed);
     }
-  } else {
-    if constexpr (kMoveRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(+kConsumerRegisters));
-    const int group_n = (warp >> 2) % kGroupsN, group_k = (warp >> 2) / kGroupsN;
-    const int fragment = warp & 3;
+    return;
+  }
+  if constexpr (kMoveRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(+kConsumerRegisters));
+  const int group_n = (warp >> 2) % kGroupsN, group_k = (warp >> 2) / kGroupsN;
+  const int fragment = warp & 3;
+  Scale row_scale[kRowTiles];  // channel-wise
+  if constexpr (kChannelWise) {
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+      const i64 row_block = min_of(blockIdx.y * kRowBlocks + (group_n * kRowTiles + r) * 4 + fragment, (p.n + 63) / 64 * 4 - 1);
+      row_scale[r] = scales::read(p.channel_scales + row_block * scales::kScaleBytes,
+                                  p.channel_zeros + row_block * scales::kZeroBytes, nullptr, 0, lane / 4);
+    }
+  }
+  int slot, previous;
+  u32 parities = 0;
+#pragma unroll 1
+  for (int pass = 0; pass < passes; ++pass) {
     float acc[kRowTiles][kTileM / 2];
     float part[kRowTiles][kTileM / 2];  // `post`
     scales::Pair part_scale[kRowTiles];
@@ -276,20 +332,12 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
         for (int i = 0; i < kTileM / 2; ++i) acc[r][i] = 0.f;
       }
     }
-    Scale row_scale[kRowTiles];  // channel-wise
-    if constexpr (kChannelWise) {
-#pragma unroll
-      for (int r = 0; r < kRowTiles; ++r) {
-        const i64 row_block = min_of(blockIdx.y * kRowBlocks + (group_n * kRowTiles + r) * 4 + fragment, (p.n + 63) / 64 * 4 - 1);
-        row_scale[r] = scales::read(p.channel_scales + row_block * scales::kScaleBytes,
-                                    p.channel_zeros + row_block * scales::kZeroBytes, nullptr, 0, lane / 4);
-      }
-    }
-    int slot = group_k, previous = 0;
-    u32 parity = 0;
+    slot = group_k;
+    previous = 0;
 #pragma unroll 1
     for (int s = group_k; s < slice.stages; s += kGroupsK) {
-      barrier_wait(full + slot * 8, parity);
+      barrier_wait(full + slot * 8, parity_of(parities, slot));
+      if constexpr (kPasses > 1) parities ^= 1u << slot;
       const u8* stage = shared + slot * kSlotBytes;
       const u64 activations = descriptor(ring + slot * kSlotBytes);
       const auto batch = [&](float(&d)[kTileM / 2], const u32(&a)[4][4], int j, bool fresh) {
@@ -341,11 +389,12 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
       slot += kGroupsK;
       if (slot >= kStages) {
         slot -= kStages;
-        parity ^= 1;
+        if constexpr (kPasses == 1) parities ^= 1;
       }
     }
-    let_next_kernel_start();
+    if (pass + 1 == passes) let_next_kernel_start();
     wgmma_wait<0>();
+    if (kPasses > 1 && group_k < slice.stages && lane == 0) barrier_arrive(empty + previous * 8);
     if constexpr (kScaleParts) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
@@ -361,7 +410,15 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
         for (int i = 0; i < kTileM / 2; ++i) acc[r][i] *= row_scale[r].s.value(i / 2 % 2);
       }
     }
-    epilogue::run(acc, idle, shared, out, rows, first_row, blockIdx.y * kTileN);
+    if constexpr (kPasses > 1) __builtin_assume(gridDim.z == 1);  // else adding slices takes the most registers
+    epilogue::run(acc, idle, shared + kRedOffset, out, rows, first_row, blockIdx.y * kTileN);
+    if constexpr (kPasses > 1) {
+      fence_before_copies();
+      __syncwarp();
+      if (lane == 0) barrier_arrive(summed);
+      first_row += kTileM;
+      rows = min_of(p.m - first_row, kTileM);
+    }
   }
 }
 

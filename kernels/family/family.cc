@@ -67,6 +67,8 @@ int64_t EpilogueSmemBytes(const KernelConfig& config) {
   }
   // One slice: rows of sums. More: the tile's fragments, where warps turn them round, and what is pushed: to
   // each warp its share of the fragments that it keeps, rounded up.
+  const int64_t rows = int64_t{config.warps_k * config.tile_m()} * (config.tile_n() + 4) * 4;
+  if (config.passes > 1) return rows;
   constexpr int kFragmentBytes = 512, kTurnBytes = 640;
   const int warps = config.epilogue_threads() / 32;
   const int kept = (config.row_tiles * config.token_tiles + config.warps_k - 1) / config.warps_k;
@@ -74,7 +76,6 @@ int64_t EpilogueSmemBytes(const KernelConfig& config) {
   for (int slices = 2; pushes && slices <= kMaxClusterSplit; ++slices) {
     pushed = std::max(pushed, (kept + slices - 1) / slices * (slices - 1));
   }
-  const int64_t rows = int64_t{config.warps_k * config.tile_m()} * (config.tile_n() + 4) * 4;
   const int64_t fragments = int64_t{config.tile_m()} * config.tile_n() * 4 +
                             warps * (FragmentsAtOnce(config) * kTurnBytes + pushed * kFragmentBytes);
   return std::max(rows, fragments);

@@ -71,7 +71,9 @@ class Wgmma final : public KernelFamily {
         a + 5, ", 0; wgmma.mma_async.sync.aligned.m64n", config.tile_m(), "k16.f32.", type, ".", type, " {",
         outputs, "}, {%", a, ",%", a + 1, ",%", a + 2, ",%", a + 3, "}, %", a + 4,
         ", p, 1, 1, 0;}\"\n      : ", constraints,
-        "\n      : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b), \"r\"(accumulate));\n}\n");
+        "\n      : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b), \"r\"(accumulate));\n}\n",
+        "namespace config {\nenum : int { kPasses = ", config.passes,
+        " };\nenum : int { kSlotsAhead = ", SlotsAhead(config, signature.format), " };\n}\n");
   }
 
   absl::Status SupportsDevice(const DeviceProfile& device) const override {
@@ -136,15 +138,22 @@ class Wgmma final : public KernelFamily {
           for (const int stages : {3, 4, 6}) Add(out, tiles, g, stages, 2, ScaleMode::kPre);
         }
       }
+      if (tokens >= kFewestForPasses) AddPasses(out, tokens, format);
     }
     return out;
   }
 
   int64_t DynamicSmemBytes(const KernelConfig& config, const KernelSignature& signature, int64_t,
                            int) const override {
-    const int64_t ring =
-        int64_t{config.stages} * SlotBytes(config, signature.format) + int64_t{config.stages} * 16;
-    return (std::max(ring, EpilogueSmemBytes(config)) + 127) / 128 * 128;
+    const int64_t slot = SlotBytes(config, signature.format);
+    const int64_t ring = config.stages * slot;
+    int64_t bytes = std::max(ring + BarrierBytes(config), EpilogueSmemBytes(config));
+    // Nothing lies over barriers that are used again.
+    if (config.passes > 1) {
+      bytes = std::max(ring, SlotsAhead(config, signature.format) * slot + EpilogueSmemBytes(config)) +
+              BarrierBytes(config);
+    }
+    return (bytes + 127) / 128 * 128;
   }
 
   int BytesInFlight(const KernelConfig& config, const KernelSignature& signature) const override {
@@ -192,9 +201,34 @@ class Wgmma final : public KernelFamily {
   }
 
  private:
+  static constexpr int kFewestForPasses = 32;  // token tiles of a bucket
+  static constexpr int64_t kSmemPerSm = 228 << 10;
+  static constexpr int64_t kSmemReserved = 1024 + 128;  // of each CTA: the system's, static, rounding
+
+  // Two or three passes where the bucket's token tiles are so many for each CTA, of CTAs that have an SM to
+  // themselves; they need a slot that is filled during an epilogue.
+  static void AddPasses(std::vector<KernelConfig>& out, int tokens, const WeightFormat& format) {
+    for (const int tiles : TokenTiles(tokens)) {
+      const int parts = (tokens + tiles - 1) / tiles;
+      for (const int passes : {2, 3}) {
+        if (parts % passes != 0) continue;
+        for (const Geometry g : {Geometry{1, 2, 1}, {1, 3, 1}, {2, 1, 1}, {2, 2, 1}}) {
+          for (const int stages : {4, 3}) {
+            std::vector<KernelConfig> one;
+            Add(one, tiles, g, stages, 2, ScaleMode::kPre, passes);
+            if (one.empty() || SlotsAhead(one.front(), format) == 0) continue;
+            out.push_back(one.front());
+            break;
+          }
+        }
+      }
+    }
+  }
+
   static void Add(std::vector<KernelConfig>& out, int token_tiles, Geometry g, int stages, int blocks,
-                  ScaleMode scale) {
+                  ScaleMode scale, int passes = 1) {
     KernelConfig c;
+    c.passes = passes;
     c.family = Family::kWgmma;
     c.token_tiles = token_tiles;
     c.row_tiles = g.row_tiles;
@@ -219,6 +253,23 @@ class Wgmma final : public KernelFamily {
       bytes += (fragments * plane + 127) / 128 * 128;
     }
     return (bytes + 1023) / 1024 * 1024;
+  }
+
+  // Full and empty of every stage; with several passes, one for the end of an epilogue.
+  static int64_t BarrierBytes(const KernelConfig& config) {
+    return config.stages * 16 + (config.passes > 1 ? 8 : 0);
+  }
+
+  // Slots that are filled for the next pass while the sums of this one lie behind them: as many as shared
+  // memory holds beside the sums without an SM's holding fewer CTAs.
+  static int64_t SlotsAhead(const KernelConfig& config, const WeightFormat& format) {
+    if (config.passes == 1) return 0;
+    const int64_t slot = SlotBytes(config, format);
+    const int64_t barriers = BarrierBytes(config);
+    const int64_t ctas = kSmemPerSm / (config.stages * slot + barriers + kSmemReserved);
+    if (ctas == 0) return 0;  // not legal
+    const int64_t room = kSmemPerSm / ctas - kSmemReserved - barriers - EpilogueSmemBytes(config);
+    return std::clamp<int64_t>(room / slot, 0, config.stages);
   }
 };
 

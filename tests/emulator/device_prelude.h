@@ -40,6 +40,7 @@ unsigned SimtShuffleXor(unsigned value, int lanes);
 inline void __syncthreads() { SimtSyncThreads(); }
 inline void __syncwarp() { SimtSyncWarp(); }
 inline void __threadfence() {}
+#define __builtin_assume(claim) ((claim) ? static_cast<void>(0) : __builtin_trap())
 inline unsigned long __cvta_generic_to_shared(const void* p) { return SimtSharedAddress(p); }
 
 extern "C" {
@@ -79,6 +80,7 @@ inline T atomicMax(T* p, T value) {
 
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __popcll(unsigned long long bits) { return __builtin_popcountll(bits); }
 
 inline float __uint_as_float(unsigned bits) {
   float f;

@@ -198,6 +198,50 @@ TEST(Slices, AreAddedByTheLastOrByAll) {
   }
 }
 
+// Several passes over the same weights: with rows for all of them, for a part of the last one, and for none
+// of it; with slices that end within the ring, with it, or after more than one round; with the sums behind
+// the whole ring and over some of its slots.
+struct PassesCase {
+  const char* config;
+  int slots_ahead;  // of its stages, filled for the next pass during an epilogue
+};
+
+class Passes : public testing::TestWithParam<PassesCase> {};
+
+TEST_P(Passes, AreRightWhateverIsLeftOfThem) {
+  const Candidate candidate = {ParseConfig(GetParam().config).value(), 1, Reduction::kNone};
+  const KernelConfig& config = candidate.config;
+  KernelSignature signature;
+  signature.epilogue.bias = true;
+  signature.epilogue.residual = true;
+  const KernelSource source = RenderKernelSource(config, signature);
+  EXPECT_THAT(source.text, testing::HasSubstr(absl::StrCat("kSlotsAhead = ", GetParam().slots_ahead, " ")));
+  const auto kernel = Compiled(source);
+  ASSERT_NE(kernel, nullptr);
+  const int64_t stage = 64 * config.blocks_per_stage;
+  for (const int64_t stages :
+       {int64_t{1}, int64_t{config.stages} - 1, int64_t{config.stages}, int64_t{2} * config.stages + 1}) {
+    const KernelShape shape = {config.tile_n() + 1, stages * stage};
+    const int64_t all = config.launch_tile_m();
+    const KernelCase data = MakeKernelCase(shape, signature, all + 3);
+    ASSERT_TRUE(IsLegal(candidate, data.problem, all, Profile("h200")).ok());
+    // Full; the last pass of a few rows; no last pass; one pass alone; a second CTA along M.
+    for (const int64_t m : {all, all - config.tile_m() + 1, all - config.tile_m(), int64_t{3}, all + 3}) {
+      if (m != all && stages < config.stages && m != all - config.tile_m() + 1) continue;  // seconds each
+      ExpectRight(*kernel, candidate, data, m, m + stages);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Passes,
+                         testing::Values(PassesCase{"wgmma_t2_r1_w1x1_s3_b2_staged_pre_p2", 2},
+                                         PassesCase{"wgmma_t2_r1_w1x1_s3_b2_staged_post_p2", 2},
+                                         PassesCase{"wgmma_t2_r1_w2x1_s4_b2_staged_pre_p3", 3},
+                                         PassesCase{"wgmma_t2_r1_w1x2_s4_b2_staged_pre_p3", 3},
+                                         PassesCase{"wgmma_t2_r1_w2x1_s6_b2_staged_pre_p2", 6},
+                                         PassesCase{"wgmma_t22_r1_w2x1_s4_b2_staged_pre_p2", 2}),
+                         [](const auto& info) { return std::string(info.param.config); });
+
 // The judge of a tuning on the GPU, which shares no code with the kernels: its sums are fp64's, whatever the
 // format.
 TEST(SupportKernels, ReferenceGemmAgreesWithFp64) {
@@ -275,6 +319,7 @@ constexpr char kStaged[] = "mma_t8_r2_w2x1_s3_b1_staged_pre";
 constexpr char kFull[] = "wgmma_t3_r1_w4x1_s3_b2_staged_pre";  // CTAs that fill an SM
 constexpr char kGroups[] = "wgmma_t3_r1_w1x2_s4_b2_staged_pre";
 constexpr char kWgmma[] = "wgmma_t2_r1_w1x1_s3_b2_staged_pre";
+constexpr char kPasses[] = "wgmma_t2_r1_w1x2_s4_b2_staged_pre_p2";
 
 const Mistake kMistakes[] = {
     {"CodesReadBeforeTheyArrive", kMma, "mma.cuh",
@@ -329,8 +374,8 @@ const Mistake kMistakes[] = {
     {"StageFreedBeforeItIsRead", kWgmma, "wgmma.cuh", "      // After a stage's first batch",
      "      if (lane == 0) barrier_arrive(empty + slot * 8);\n      // After a stage's first batch",
      "with no barrier between"},
-    {"AccumulatorsReadEarly", kWgmma, "wgmma.cuh", "    let_next_kernel_start();\n    wgmma_wait<0>();",
-     "    let_next_kernel_start();", "error "},
+    {"AccumulatorsReadEarly", kWgmma, "wgmma.cuh", "let_next_kernel_start();\n    wgmma_wait<0>();",
+     "let_next_kernel_start();", "error "},
     {"TooFewBytesExpected", kWgmma, "wgmma.cuh", "barrier_expect(barrier, kWeightBytes);",
      "barrier_expect(barrier, kWeightBytes - 16);", "waits for ever"},
     {"NobodySaysAStageIsFree", kWgmma, "wgmma.cuh", "if (s != group_k && lane == 0) barrier_arrive",
@@ -346,13 +391,22 @@ const Mistake kMistakes[] = {
      "    //", "with no barrier between", Reduction::kCluster, 3},
     {"FragmentsNotWaitedFor", kWgmma, "fragments.cuh", "    wait_for_pushes(shared_address(&pushed));\n", "",
      "asynchronous copy is not known to be complete", Reduction::kCluster, 3},
-    {"FragmentsExpectedTooFew", kWgmma, "fragments.cuh", "__popc(own) * (slices - 1)",
-     "__popc(own) * (slices - 2)", "asynchronous copy is not known to be complete", Reduction::kCluster, 3},
+    {"FragmentsExpectedTooFew", kWgmma, "fragments.cuh", "count_bits(own) * (slices - 1)",
+     "count_bits(own) * (slices - 2)", "asynchronous copy is not known to be complete", Reduction::kCluster,
+     3},
     {"FragmentsTurnedWithoutItsBarrier", kWgmma, "fragments.cuh",
      "      __syncwarp();\n#pragma unroll 1\n      for (int h = 0;",
      "#pragma unroll 1\n      for (int h = 0;", "with no barrier between", Reduction::kWorkspace, 2},
     {"FragmentsOfBothGroups", kGroups, "fragments.cuh", "kept[i] = group_k ? odd : even;", "kept[i] = even;",
      "error ", Reduction::kWorkspace, 2},
+    {"NextPassOverTheSums", kPasses, "wgmma.cuh", "pass > 0) barrier_wait(summed, (pass - 1) & 1);",
+     "pass > 0) wait_for_kernel_before();", "with no barrier between"},
+    {"LanesStillReadTheSums", kPasses, "wgmma.cuh",
+     "      __syncwarp();\n      if (lane == 0) barrier_arrive(summed);",
+     "      if (lane == 0) barrier_arrive(summed);", "with no barrier between"},
+    {"LastSlotOfAPassIsNotFreed", kPasses, "wgmma.cuh",
+     "    if (kPasses > 1 && group_k < slice.stages && lane == 0) barrier_arrive(empty + previous * 8);\n",
+     "", "waits for ever: mbarrier"},
 };
 
 void PrintTo(const Mistake& mistake, std::ostream* out) { *out << mistake.name; }
@@ -365,7 +419,7 @@ TEST_P(Mistakes, AreFound) {
   signature.format.bits = mistake.bits;
   const Candidate candidate = {ParseConfig(mistake.config).value(), mistake.split, mistake.reduction};
   const KernelShape shape = {129, 1024};
-  const int64_t m = candidate.config.token_tiles * 8 - 3;
+  const int64_t m = candidate.config.launch_tile_m() - 3;
   const KernelCase data = MakeKernelCase(shape, signature, m);
   ASSERT_TRUE(IsLegal(candidate, data.problem, BucketFor(m), Profile("h200")).ok());
   const auto run = [&](const SourceOverrides& overrides) {

@@ -307,8 +307,8 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
         "wgmma.wait_group");
   }
   // These order or announce; what they order is checked, or done late, whatever they say.
-  for (const char* known :
-       {"griddepcontrol.launch_dependents", "wgmma.fence", "fence.mbarrier_init", "setmaxnreg"}) {
+  for (const char* known : {"griddepcontrol.launch_dependents", "wgmma.fence", "fence.mbarrier_init",
+                            "fence.proxy.async", "setmaxnreg"}) {
     if (i.Is(known)) return;
   }
   Stop(absl::StrCat("executes ", i.name, ", which this machine does not know"));

@@ -141,6 +141,24 @@ TEST(CostModel, NeverBeatsTheRoofline) {
   }
 }
 
+TEST(CostModel, APassCostsLessThanAWaveAndMoreThanNothing) {
+  const Problem problem = MakeProblem(5376, 4096);
+  Candidate two{ParseConfig("wgmma_t22_r1_w2x1_s4_b2_staged_pre_p2").value(), 1, Reduction::kNone};
+  Candidate one = two;
+  one.config.passes = 1;
+  const auto us = [&](const Candidate& candidate, int64_t m) {
+    return PredictCost(candidate, problem, m, H200()).total_us;
+  };
+  EXPECT_LT(us(two, 1024), us(one, 1024));
+  EXPECT_GT(us(two, 1024), us(one, 1024) - 2.3);
+  EXPECT_GT(us(two, 352), us(two, 176) * 1.5);  // one CTA's two passes
+  double previous = 0;
+  for (int64_t m = 1; m <= 2048; m += 13) {
+    EXPECT_GE(us(two, m), previous) << m;
+    previous = us(two, m);
+  }
+}
+
 TEST(CostModel, MoreRowsNeverCostLess) {
   for (int split_k : {1, 4}) {
     double previous = 0;

@@ -21,6 +21,11 @@ KernelConfig RandomConfig(std::mt19937& random) {
   config.blocks_per_stage = small(random);
   config.activations = random() % 2 == 0 ? ActivationPath::kSlice : ActivationPath::kStaged;
   config.scale = random() % 2 == 0 ? ScaleMode::kPre : ScaleMode::kPost;
+  if (random() % 2 == 0) {
+    config.family = Family::kWgmma;
+    config.activations = ActivationPath::kStaged;
+    config.passes = 1 + random() % 3;
+  }
   return config;
 }
 
@@ -29,6 +34,10 @@ TEST(KernelConfig, PrintsEveryField) {
   EXPECT_EQ(ConfigName(config), "mma_t1_r2_w4x2_s4_b2_slice_post");
   const KernelConfig other{Family::kMma, 16, 1, 1, 16, 3, 1, ActivationPath::kStaged, ScaleMode::kPre};
   EXPECT_EQ(ConfigName(other), "mma_t16_r1_w1x16_s3_b1_staged_pre");
+  KernelConfig passes{Family::kWgmma, 22, 1, 2, 1, 4, 2, ActivationPath::kStaged, ScaleMode::kPre};
+  EXPECT_EQ(ConfigName(passes), "wgmma_t22_r1_w2x1_s4_b2_staged_pre");
+  passes.passes = 2;
+  EXPECT_EQ(ConfigName(passes), "wgmma_t22_r1_w2x1_s4_b2_staged_pre_p2");
 }
 
 TEST(KernelConfig, DerivesTileAndThreads) {
@@ -36,6 +45,9 @@ TEST(KernelConfig, DerivesTileAndThreads) {
   EXPECT_EQ(config.tile_m(), 16);
   EXPECT_EQ(config.tile_n(), 128);
   EXPECT_EQ(config.threads(), 384);
+  const KernelConfig passes = ParseConfig("wgmma_t22_r1_w2x1_s4_b2_staged_pre_p3").value();
+  EXPECT_EQ(passes.tile_m(), 176);
+  EXPECT_EQ(passes.launch_tile_m(), 528);
 }
 
 TEST(KernelConfig, NameRoundTrips) {
@@ -49,14 +61,29 @@ TEST(KernelConfig, NameRoundTrips) {
 }
 
 TEST(KernelConfig, ParserRefusesWhatIsNotPrinted) {
-  for (const char* text :
-       {"", "mma", "wgmma_t1_r2_w4x2_s4_b2_slice_post",
+  for (const char* text : {"",
+                           "mma",
+                           "wgmma_t1_r2_w4x2_s4_b2_slice_post",
 
-        "mma_t0_r2_w4x2_s4_b2_slice_post", "mma_t01_r2_w4x2_s4_b2_slice_post",
-        "mma_t-1_r2_w4x2_s4_b2_slice_post", "mma_t1_r2_w4_s4_b2_slice_post", "mma_t1_r2_w4x2_s4_b2_slice",
-        "mma_t1_r2_w4x2_s4_b2_slice_post ", " mma_t1_r2_w4x2_s4_b2_slice_post",
-        "mma_t99999999999_r2_w4x2_s4_b2_slice_post", "MMA_t1_r2_w4x2_s4_b2_slice_post",
-        "mma_t1_r2_w4x2_s4_b2_sliced_post", "mma_t1_r2_w4x2_s4_b2_slice_post/k4/workspace"}) {
+                           "mma_t0_r2_w4x2_s4_b2_slice_post",
+                           "mma_t01_r2_w4x2_s4_b2_slice_post",
+                           "mma_t-1_r2_w4x2_s4_b2_slice_post",
+                           "mma_t1_r2_w4_s4_b2_slice_post",
+                           "mma_t1_r2_w4x2_s4_b2_slice",
+                           "mma_t1_r2_w4x2_s4_b2_slice_post ",
+                           " mma_t1_r2_w4x2_s4_b2_slice_post",
+                           "mma_t99999999999_r2_w4x2_s4_b2_slice_post",
+                           "MMA_t1_r2_w4x2_s4_b2_slice_post",
+                           "wgmma_t1_r2_w4x2_s4_b2_staged_pre_p0",
+                           "wgmma_t1_r2_w4x2_s4_b2_staged_pre_p1",
+                           "wgmma_t1_r2_w4x2_s4_b2_staged_pre_p02",
+                           "wgmma_t1_r2_w4x2_s4_b2_staged_pre_p",
+                           "wgmma_t1_r2_w4x2_s4_b2_staged_pre_p2_p2",
+                           "wgmma_t1_r2_w4x2_s4_b2_staged_p2_pre",
+                           "mma_t1_r2_w4x2_s4_b2_slice_post_p2",
+                           "mma_t1_r2_w4x2_s4_b2_staged_pre_p2",
+                           "mma_t1_r2_w4x2_s4_b2_sliced_post",
+                           "mma_t1_r2_w4x2_s4_b2_slice_post/k4/workspace"}) {
     const auto parsed = ParseConfig(text);
     EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_NE(parsed.status().message().find("mma_t1_r2_w4x2_s4_b2_slice_post (token tiles"),

@@ -32,6 +32,10 @@ TEST(KernelSource, EveryFieldThatMattersChangesTheText) {
                             "mma_t1_r1_w2x4_s4_b2_staged_post", "mma_t1_r1_w2x4_s4_b2_slice_pre"}) {
     EXPECT_TRUE(texts.insert(RenderKernelSource(ParseConfig(other).value(), {}).text).second) << other;
   }
+  for (const char* other : {"wgmma_t2_r1_w1x1_s3_b2_staged_pre", "wgmma_t2_r1_w1x1_s3_b2_staged_pre_p2",
+                            "wgmma_t2_r1_w1x1_s3_b2_staged_pre_p3"}) {
+    EXPECT_TRUE(texts.insert(RenderKernelSource(ParseConfig(other).value(), {}).text).second) << other;
+  }
   KernelSignature signature;
   signature.format.group_size = 64;
   EXPECT_TRUE(texts.insert(RenderKernelSource(config, signature).text).second);

@@ -96,6 +96,56 @@ TEST(LaunchSpec, SharedMemoryHoldsWhatAClusterPushes) {
   EXPECT_GT(pushing, 100);
 }
 
+// The launch's tile holds all passes; the tensor maps' boxes are one pass's.
+TEST(LaunchSpec, PassesMakeFewerAndLargerTilesOfM) {
+  const Problem p = MakeProblem(5376, 4096, 128);
+  const Candidate two{ParseConfig("wgmma_t22_r1_w2x1_s4_b2_staged_pre_p2").value(), 1, Reduction::kNone};
+  Candidate one = two;
+  one.config.passes = 1;
+  const LaunchSpec spec = MakeLaunchSpec(two, p, 1024), single = MakeLaunchSpec(one, p, 1024);
+  EXPECT_EQ(spec.tile_m, 352);
+  EXPECT_EQ(spec.tile_n, single.tile_n);
+  EXPECT_EQ(single.Grid(1024).x * single.grid_n, 252);
+  EXPECT_EQ(spec.Grid(1024).x * spec.grid_n, 126);
+  EXPECT_EQ(spec.Grid(352).x, 1);
+  EXPECT_EQ(spec.Grid(353).x, 2);
+  EXPECT_EQ(spec.block_threads, single.block_threads);
+  EXPECT_EQ(spec.WorkspaceBytes(1024), 0);
+  EXPECT_EQ(std::get<TensorMapArgument>(spec.arguments[0].kind).box_rows, 176);
+}
+
+// As device/wgmma.cuh lays them out: the ring, what a pass leaves to sum up behind its first slots, barriers
+// behind both; and no fewer CTAs on an SM for it.
+TEST(LaunchSpec, SharedMemoryHoldsTheSumsOfAPassBesideTheSlotsOfTheNext) {
+  const DeviceProfile h200 = FindDeviceProfile("h200").value();
+  const Problem p = MakeProblem(5376, 4096, 128);
+  int several = 0;
+  for (const KernelConfig& config : WholeConfigSpace(p.signature, h200)) {
+    if (config.passes == 1) continue;
+    ++several;
+    SCOPED_TRACE(ConfigName(config));
+    KernelConfig single = config;
+    single.passes = 1;
+    const std::string text = WgmmaFamily().GeneratedSource(config, p.signature);
+    const size_t at = text.find("kSlotsAhead = ");
+    ASSERT_NE(at, std::string::npos);
+    const int ahead = std::stoi(text.substr(at + 14));
+    ASSERT_GE(ahead, 1);
+    ASSERT_LE(ahead, config.stages);
+    const int bytes = MakeLaunchSpec({config, 1, Reduction::kNone}, p, 1024).dynamic_smem_bytes;
+    const int alone = MakeLaunchSpec({single, 1, Reduction::kNone}, p, 1024).dynamic_smem_bytes;
+    // Activations; codes and scales of int4, group 128, in multiples of 128 bytes; the whole of 1024.
+    const int slot = (config.blocks_per_stage * config.tile_m() * 128 +
+                      config.tile_n() / 16 * (config.blocks_per_stage * 512 + 32) + 1023) /
+                     1024 * 1024;
+    const int sums = config.warps_k * config.tile_m() * (config.tile_n() + 4) * 4;
+    EXPECT_GE(bytes, std::max(ahead * slot + sums, config.stages * slot) + config.stages * 16 + 8);
+    EXPECT_LE(bytes + 16, h200.max_smem_per_block);
+    EXPECT_EQ(h200.max_smem_per_sm / (bytes + 1024), h200.max_smem_per_sm / (alone + 1024));
+  }
+  EXPECT_GT(several, 10);
+}
+
 TEST(LaunchSpec, OnlyTheLastBucketIsOpenEnded) {
   const Candidate candidate{ParseConfig("mma_t8_r2_w4x1_s4_b1_staged_pre").value(), 1, Reduction::kNone};
   EXPECT_EQ(MakeLaunchSpec(candidate, MakeProblem(64, 128, 128), 2048).max_m, 2048);

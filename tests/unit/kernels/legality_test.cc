@@ -100,6 +100,24 @@ TEST(Legality, ClusterNeedsHopperAndAtMostEightSlices) {
   EXPECT_THAT(IsLegal(c.candidate, c.problem, 1, c.device).message(), HasSubstr("reduction cluster needs"));
 }
 
+TEST(Legality, PassesNeedFamilyWgmmaAndAnUnsplitK) {
+  Case c = MakeCase();
+  c.candidate.config = ParseConfig("wgmma_t16_r1_w2x1_s4_b2_staged_pre_p2").value();
+  EXPECT_TRUE(IsLegal(c.candidate, c.problem, 1024, c.device).ok());
+  EXPECT_TRUE(IsLegal(c.candidate, c.problem, 1, c.device).ok());
+  for (const Reduction reduction : {Reduction::kWorkspace, Reduction::kCluster}) {
+    Candidate split{c.candidate.config, 2, reduction};
+    EXPECT_THAT(IsLegal(split, c.problem, 1024, c.device).message(), HasSubstr("2 passes need"));
+    split.config.passes = 1;
+    EXPECT_TRUE(IsLegal(split, c.problem, 1024, c.device).ok());
+  }
+  c.candidate.config.passes = 0;
+  EXPECT_FALSE(IsLegal(c.candidate, c.problem, 1024, c.device).ok());
+  c = MakeCase();
+  c.candidate.config.passes = 2;
+  EXPECT_THAT(IsLegal(c.candidate, c.problem, 1, c.device).message(), HasSubstr("family wgmma"));
+}
+
 TEST(Legality, RejectsADeviceBeforeAmpere) {
   Case c = MakeCase();
   c.device.compute_major = 7;

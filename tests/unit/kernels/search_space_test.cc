@@ -72,6 +72,31 @@ TEST(SearchSpace, ListsOnlyLegalCandidatesInOrderWithoutRepeats) {
   }
 }
 
+TEST(SearchSpace, OffersPassesWhereTilesAreMoreThanAWave) {
+  const DeviceProfile device = FindDeviceProfile("h200").value();
+  const auto with_passes = [&](const Problem& p, int bucket) {
+    std::set<std::string> names;
+    for (const Candidate& c : LegalCandidates(p, bucket, device)) {
+      if (c.config.passes == 1) continue;
+      EXPECT_EQ(c.split_k, 1);
+      names.insert(ConfigName(c.config));
+    }
+    return names;
+  };
+  // 42 x 6 tiles on 132 SMs are 42 x 3 CTAs of two passes; of 66 x 6 tiles, 66 x 2 of three.
+  EXPECT_EQ(with_passes(MakeProblem(5376, 4096), 1024).count("wgmma_t22_r1_w2x1_s4_b2_staged_pre_p2"), 1u);
+  EXPECT_EQ(with_passes(MakeProblem(8448, 6656), 1024).count("wgmma_t22_r1_w2x1_s4_b2_staged_pre_p3"), 1u);
+  EXPECT_FALSE(with_passes(MakeProblem(8448, 6656), 4096).empty());
+  // Few tiles are left to CTAs of their own.
+  EXPECT_TRUE(with_passes(MakeProblem(1024, 6656), 1024).empty());
+  EXPECT_TRUE(with_passes(MakeProblem(262208, 5376), 128).empty());
+  int several = 0;
+  const std::vector<KernelConfig> whole = WholeConfigSpace(MakeProblem(1, 128).signature, device);
+  for (const KernelConfig& config : whole) several += config.passes > 1 ? 1 : 0;
+  EXPECT_GT(several, 0);
+  EXPECT_LT(several * 20, static_cast<int>(whole.size()));
+}
+
 TEST(SearchSpace, ConfigsDoNotDependOnTheShape) {
   const DeviceProfile device = FindDeviceProfile("h200").value();
   const KernelSignature signature = MakeProblem(1, 128).signature;

@@ -31,7 +31,7 @@ constexpr KernelCase kKernels[] = {
     {"mma_t1_r1_w3x4_s4_b2_slice_post", "sm_90a"},  // and clusters
     {"mma_t2_r1_w4x4_s4_b1_staged_post", "sm_89"},   {"mma_t8_r2_w4x1_s3_b1_staged_pre", "sm_120"},
     {"wgmma_t2_r1_w3x1_s8_b2_staged_pre", "sm_90a"}, {"wgmma_t16_r2_w2x1_s3_b2_staged_pre", "sm_90a"},
-    {"wgmma_t1_r1_w1x2_s4_b2_staged_pre", "sm_90a"},
+    {"wgmma_t1_r1_w1x2_s4_b2_staged_pre", "sm_90a"}, {"wgmma_t22_r1_w2x1_s4_b2_staged_pre_p2", "sm_90a"},
 };
 
 class AccessOfKernels : public ::testing::TestWithParam<KernelCase> {};
@@ -110,7 +110,9 @@ TEST_P(AccessOfKernels, IsRightForEveryEpilogue) {
       ASSERT_NE(access, nullptr);
       const auto* pointer = std::get_if<PointerArgument>(&spec.arguments[i].kind);
       const auto* map = std::get_if<TensorMapArgument>(&spec.arguments[i].kind);
-      const Expected expected = ExpectedOf(spec.arguments[i].name, map != nullptr, signature);
+      Expected expected = ExpectedOf(spec.arguments[i].name, map != nullptr, signature);
+      // Passes leave no slices to add.
+      if (config->passes > 1 && spec.arguments[i].name == "workspace") expected = {};
       EXPECT_EQ(access->read, expected.read);
       EXPECT_EQ(access->written, expected.written);
       EXPECT_LE(access->alignment, 16);
