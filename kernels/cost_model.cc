@@ -75,11 +75,19 @@ bool SumsRawCodes(const KernelConfig& config, const KernelSignature& signature) 
          signature.quantization == ActivationQuantization::kNone && !DefersScale(signature.format);
 }
 
+// Family wgmma keeps sums in units of the step of two-level scales in `pre` mode (RunningStep in
+// device/dequant.cuh).
+bool HasRunningStep(const KernelConfig& config, const WeightFormat& format) {
+  return config.family == Family::kWgmma && config.scale == ScaleMode::kPre && format.two_level() &&
+         format.zero_point != ZeroPoint::kFloat;
+}
+
 // And that make weights of these: one for each of four pairs; more where the activations' type does not hold
 // the scale.
-double ScaleInstructions(const KernelSignature& signature) {
+double ScaleInstructions(const KernelConfig& config, const KernelSignature& signature) {
   const WeightFormat& format = signature.format;
   if (DefersScale(format)) return 0;
+  if (HasRunningStep(config, format)) return 4;
   const bool split =
       format.two_level() || (signature.act == ScalarType::kBf16 && format.scale_type != ScalarType::kBf16);
   if (!split) return 4;
@@ -92,10 +100,15 @@ double DequantInstructions(const KernelConfig& config, const KernelSignature& si
   // Row tiles of family mma share loads and addresses; those of wgmma are batches of their own.
   const int shared_by = config.family == Family::kMma ? config.row_tiles : 1;
   double instructions = words * CodeInstructions(signature, SumsRawCodes(config, signature));
-  if (config.scale == ScaleMode::kPre) instructions += words * ScaleInstructions(signature);
+  if (config.scale == ScaleMode::kPre) instructions += words * ScaleInstructions(config, signature);
   const int groups = GroupsPerBlock(signature.format);
   if (signature.format.zero_point == ZeroPoint::kInteger) instructions += 6.0 * groups;
-  if (signature.format.two_level()) instructions += 12.0 * groups;
+  if (HasRunningStep(config, signature.format)) {
+    // Codes; of four blocks, the step and what it does to the sums.
+    instructions += 6.0 * groups + (20 + config.tile_m() / 2.0) / 4;
+  } else if (signature.format.two_level()) {
+    instructions += 12.0 * groups;
+  }
   // Family wgmma adds a group's part once the next one begins: half as often as there are blocks, or every
   // block.
   if (config.family == Family::kWgmma && config.scale == ScaleMode::kPost) {

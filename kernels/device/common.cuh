@@ -98,6 +98,13 @@ QG_DEVICE void mma_bytes(u32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, u32 c) 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c));
 }
 
+// To a unit in the last place; a subnormal number counts as 0.
+QG_DEVICE float reciprocal(float v) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+  return r;
+}
+
 // The larger one; a NaN when either is (PTX ISA, max.NaN).
 QG_DEVICE float max_or_nan(float a, float b) {
   float d;

@@ -227,7 +227,7 @@ enum : int { kBlocksPerUnit = kTwoLevel ? 4 : kChannelWise ? 1 : max_of(1, confi
 enum : bool { kDeferred = kChannelWise && !kFloatZeros && !config::kByteActivations };
 // The activations' type does not hold the scale exactly. A weight must still be rounded once: the scale is split in two
 // numbers of that type, w = q s_high + (q s_low), or, with offsets, computed in fp32. (A rounded scale alone put the results
-// of bf16 activations and fp16 or two-level scales at 3.3e-3 to 5.5e-3 from fp64, against 2.5e-3 so.)
+// of bf16 activations and fp16 or two-level scales at 3.3e-3 to 5.5e-3 from fp64, against 2.5e-3 so.) RunningStep needs neither.
 enum : bool { kSplit = kTwoLevel || (config::kActIsBf16 && !config::kScaleIsBf16) };
 
 QG_DEVICE float number(u16 bits) {
@@ -340,6 +340,44 @@ QG_DEVICE void apply(const Scale& s, u32 (&a)[4]) {
       }
     }
   }
+}
+
+// Two levels without float zero points, where sums are kept in units of the steps: weights are multiplied by their group's code
+// alone, which both types of activations hold exactly. For rows g and g + 8 of a fragment.
+struct RunningStep {
+  float value[2] = {1.f, 1.f};  // what sums are in units of
+  u32 select = 0;               // the byte permutation that takes the codes of the two rows
+  u32 codes = 0;                // of the group read last
+
+  // To the next 256 k. `ratio`: what sums so far are multiplied by. A step of 0 is none to divide by: the one before stays, and its
+  // codes are read as 0.
+  QG_DEVICE void advance(const u8* step, int g, float (&ratio)[2]) {
+    const u32 steps = reinterpret_cast<const u32*>(step)[g];
+    select = 0x7170;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float next = number(static_cast<u16>(h ? steps >> 16 : steps & 0xffffu));
+      if (next == 0.f) select |= h ? 0x0400 : 0x0004;
+      const float kept = next == 0.f ? value[h] : next;
+      ratio[h] = value[h] * reciprocal(kept);
+      value[h] = kept;
+    }
+  }
+  // As weights of 8 bits are made.
+  QG_DEVICE void read_codes(const u8* plane, int group, int g) {
+    const u32 bytes = reinterpret_cast<const u16*>(plane)[group * 8 + g];
+    const u32 pair = __byte_perm(bytes, dequant::kMagic & 0xff000000u, select);
+    if constexpr (config::kActIsBf16) {
+      codes = act::fma_pair(pair & 0xff80ff80u, 0xbf80bf80u, pair & 0xff7fff7fu);  // l - h
+    } else {
+      codes = act::fma_pair(pair ^ 0x00800080u, dequant::kOne, 0xe480e480u);  // 1024 + 128 + code, less 1152
+    }
+  }
+};
+
+QG_DEVICE void apply(const RunningStep& s, u32 (&a)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) a[i] = act::mul_pair(a[i], __byte_perm(s.codes, 0, i & 1 ? 0x3232 : 0x1010));
 }
 
 }  // namespace scales

@@ -71,12 +71,6 @@ QG_DEVICE float read_out_type(const void* base, i64 index) {
   }
 }
 
-QG_DEVICE float reciprocal(float v) {
-  float r;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
-  return r;
-}
-
 // 1 / (1 + exp(-v)) to a few units in the last place.
 QG_DEVICE float sigmoid(float v) {
   float e;

@@ -4,7 +4,7 @@
 // Partition
 //   grid (M tiles, N tiles, S)             CTA: kTileM rows of X  x  kTileN = 64 * kRowTiles * kGroupsN rows of W  x  a slice;
 //                                          kPasses of these, one after the other, M tiles being kPasses * kTileM rows then
-//   kGroupsN x kGroupsK consumer warpgroups, K groups take the stages in turn; warp w of a warpgroup owns rows
+//   kGroupsN x kGroupsK consumer warpgroups, K groups take stages in turn; warp w of a warpgroup owns rows
 //                                          16 w .. 16 w + 15 of each 64-row tile: one fragment block, as in family mma
 //   two producer threads, a warp each      all copies by the tensor copy engine (activations with a 128-byte swizzle, the
 //                                          packed planes as matrices of words, a row per 16 rows of N); a ring of stages
@@ -35,7 +35,10 @@
 //
 // Scale: `pre` multiplies the weights; `post`, for few tokens, multiplies the exact integers, a group (its part in a stage)
 // at a time into other accumulators, and adds s * part in fp32 once the next group's first block is dequantized. Channel-wise
-// scales without offsets wait for the end.
+// scales without offsets wait for the end. `pre` of two levels without offsets multiplies the weights by the code, and keeps
+// the accumulators in units of the row's step: where a step begins, every 256 k, they are multiplied by old / new once its first
+// block is dequantized, and by the last step at the end. fp32 has the range: of a sum S it holds S / 6e-8 at most. K groups
+// take all stages of a step in turn, so that there are as few of these as can be.
 //
 // Tried and slower on an H200 (int4 g128 bf16): pairs of CTAs of neighbouring N tiles as a cluster, each copying half of the
 // activations into both by multicast: won none of 20 cells (four shapes, M 128 to 2048), so reading X from L2 is not what
@@ -109,6 +112,12 @@ enum : int { kWeightBytes = kRowBlocks * (kRowCodeBytes + kRowScaleBytes + kRowZ
 // `post`: blocks of a stage that share a scale.
 enum : bool { kScaleParts = kPostScale && !scales::kDeferred };
 enum : int { kPartBlocks = min_of(kBlocks, kChannelWise ? 1 : max_of(1, kGroupSize / 64)) };
+// `pre` of two levels: sums are in units of the row's step.
+enum : bool { kRunningSteps = kTwoLevel && !kFloatZeros && !kPostScale };
+// Stages that a K group takes at a time: those of one step, where each group then sees the same slots again and again.
+enum : int { kStepStages = kRunningSteps ? kBlocksPerUnit / kBlocks : 1 };
+enum : int { kTurnStages = kGroupsK == 1 || kStages % (kGroupsK * kStepStages) == 0 ? kStepStages : 1 };
+static_assert(!kRunningSteps || (!kIntegerZeros && kBlocksPerUnit % kBlocks == 0), "");
 static_assert(!kScaleParts || (kGroupsPerBlock == 1 && !kFloatZeros), "");
 enum : int { kConsumers = config::kEpilogueThreads };
 // Several passes: what a pass leaves to sum up lies behind the slots that the next one may fill meanwhile.
@@ -234,11 +243,12 @@ QG_DEVICE void produce(const Problem& p, const Slice& slice, int passes, int fir
   }
 }
 
+using scales::RunningStep;
 using scales::Scale;
 
 // Codes of one fragment and block, dequantized and scaled: the A registers of four k16 steps.
 QG_DEVICE void load_block(u32 (&a)[4][4], scales::Pair& last, const u8* stage, int row_block, int j, int lane,
-                          const Scale& row_scale) {
+                          const Scale& row_scale, RunningStep& step) {
   const dequant::Codes q =
       dequant::load_codes(stage + kCodeOffset + row_block * kRowCodeBytes + j * dequant::kBlockBytes, lane);
 #pragma unroll
@@ -246,13 +256,23 @@ QG_DEVICE void load_block(u32 (&a)[4][4], scales::Pair& last, const u8* stage, i
     Scale scale = row_scale;
     if constexpr (!kChannelWise) {
       const int group = kGroupSize >= 64 ? j * 64 / kGroupSize : j * kGroupsPerBlock + g;
-      scale = scales::read(stage + kScaleOffset + row_block * kRowScaleBytes, stage + kZeroOffset + row_block * kRowZeroBytes,
-                           stage + kStepOffset + row_block * kRowStepBytes, group, lane / 4);
+      const u8* plane = stage + kScaleOffset + row_block * kRowScaleBytes;
+      if constexpr (kRunningSteps) {
+        if (kGroupSize <= 64 || j * 64 % kGroupSize == 0) step.read_codes(plane, group, lane / 4);
+        scale.offsets = dequant::make_offsets(1u << (kBits - 1), 1u << (kBits - 1));
+      } else {
+        scale = scales::read(plane, stage + kZeroOffset + row_block * kRowZeroBytes,
+                             stage + kStepOffset + row_block * kRowStepBytes, group, lane / 4);
+      }
     }
 #pragma unroll
     for (int w = g * 4 / kGroupsPerBlock; w < (g + 1) * 4 / kGroupsPerBlock; ++w) {
       dequant::step(q, w, scale.offsets, a[w]);
-      if constexpr (!kScaleParts) scales::apply(scale, a[w]);
+      if constexpr (kRunningSteps) {
+        scales::apply(step, a[w]);
+      } else if constexpr (!kScaleParts) {
+        scales::apply(scale, a[w]);
+      }
     }
     last = scale.s;
   }
@@ -269,6 +289,12 @@ QG_DEVICE void settle(float (&d)[kCount]) {
 QG_DEVICE void add_part(float (&acc)[kTileM / 2], const float (&part)[kTileM / 2], const scales::Pair& s, bool nothing) {
 #pragma unroll
   for (int i = 0; i < kTileM / 2; ++i) acc[i] += nothing ? 0.f : s.value(i / 2 % 2) * part[i];
+}
+
+// Sums in units of another step.
+QG_DEVICE void rescale(float (&acc)[kTileM / 2], const float (&ratio)[2]) {
+#pragma unroll
+  for (int i = 0; i < kTileM / 2; ++i) acc[i] *= ratio[i / 2 % 2];
 }
 
 QG_DEVICE void run(const Problem& p, const Output& out) {
@@ -332,10 +358,13 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
         for (int i = 0; i < kTileM / 2; ++i) acc[r][i] = 0.f;
       }
     }
-    slot = group_k;
+    RunningStep step[kRowTiles];
+    const int first_stage = group_k * kTurnStages;
+    slot = first_stage;
     previous = 0;
+    int next_stage;
 #pragma unroll 1
-    for (int s = group_k; s < slice.stages; s += kGroupsK) {
+    for (int s = first_stage; s < slice.stages; s = next_stage) {
       barrier_wait(full + slot * 8, parity_of(parities, slot));
       if constexpr (kPasses > 1) parities ^= 1u << slot;
       const u8* stage = shared + slot * kSlotBytes;
@@ -349,7 +378,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
       };
       // After a stage's first batch all batches of the stage before are done.
       const auto release = [&] {
-        if (s != group_k && lane == 0) barrier_arrive(empty + previous * 8);
+        if (s != first_stage && lane == 0) barrier_arrive(empty + previous * 8);
       };
       if constexpr (kScaleParts) {
 #pragma unroll
@@ -360,11 +389,11 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
 #pragma unroll
             for (int j = first; j < first + kPartBlocks; ++j) {
               u32 a[4][4];
-              load_block(a, next, stage, (group_n * kRowTiles + r) * 4 + fragment, j, lane, row_scale[r]);
+              load_block(a, next, stage, (group_n * kRowTiles + r) * 4 + fragment, j, lane, row_scale[r], step[r]);
               if (j == first) {
                 wgmma_wait<0>();
                 settle(part[r]);
-                add_part(acc[r], part[r], part_scale[r], first == 0 && s == group_k);
+                add_part(acc[r], part[r], part_scale[r], first == 0 && s == first_stage);
               }
               batch(part[r], a, j, j == first);
               if (j == 0 && r == 0) release();
@@ -373,20 +402,38 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
           }
         }
       } else {
+        float ratio[kRowTiles][2];
+        const bool next_unit = kRunningSteps && s % kTurnStages == 0;
+        if (next_unit) {
+#pragma unroll
+          for (int r = 0; r < kRowTiles; ++r) {
+            step[r].advance(stage + kStepOffset + ((group_n * kRowTiles + r) * 4 + fragment) * kRowStepBytes, lane / 4, ratio[r]);
+          }
+        }
 #pragma unroll
         for (int j = 0; j < kBlocks; ++j) {
 #pragma unroll
           for (int r = 0; r < kRowTiles; ++r) {
             u32 a[4][4];
             scales::Pair unused;
-            load_block(a, unused, stage, (group_n * kRowTiles + r) * 4 + fragment, j, lane, row_scale[r]);
-            batch(acc[r], a, j, s == group_k && j == 0);
+            load_block(a, unused, stage, (group_n * kRowTiles + r) * 4 + fragment, j, lane, row_scale[r], step[r]);
+            if (j == 0 && r == 0 && next_unit) {
+              wgmma_wait<0>();
+#pragma unroll
+              for (int i = 0; i < kRowTiles; ++i) {
+                settle(acc[i]);
+                rescale(acc[i], ratio[i]);
+              }
+            }
+            batch(acc[r], a, j, s == first_stage && j == 0);
             if (j == 0 && r == 0) release();
           }
         }
       }
       previous = slot;
-      slot += kGroupsK;
+      const int distance = (s + 1) % kTurnStages == 0 ? (kGroupsK - 1) * kTurnStages + 1 : 1;
+      next_stage = s + distance;
+      slot += distance;
       if (slot >= kStages) {
         slot -= kStages;
         if constexpr (kPasses == 1) parities ^= 1;
@@ -394,7 +441,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
     }
     if (pass + 1 == passes) let_next_kernel_start();
     wgmma_wait<0>();
-    if (kPasses > 1 && group_k < slice.stages && lane == 0) barrier_arrive(empty + previous * 8);
+    if (kPasses > 1 && first_stage < slice.stages && lane == 0) barrier_arrive(empty + previous * 8);
     if constexpr (kScaleParts) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
@@ -402,12 +449,15 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
         add_part(acc[r], part[r], part_scale[r], false);
       }
     }
-    const bool idle = kGroupsK > 1 && group_k >= slice.stages;  // this K group had no stage; a slice has one at least
-    if constexpr (scales::kDeferred) {
+    const bool idle = kGroupsK > 1 && first_stage >= slice.stages;  // this K group had no stage; a slice has one at least
+    if constexpr (scales::kDeferred || kRunningSteps) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
-        for (int i = 0; i < kTileM / 2; ++i) acc[r][i] *= row_scale[r].s.value(i / 2 % 2);
+        for (int i = 0; i < kTileM / 2; ++i) {
+          if constexpr (scales::kDeferred) acc[r][i] *= row_scale[r].s.value(i / 2 % 2);
+          if constexpr (kRunningSteps) acc[r][i] *= step[r].value[i / 2 % 2];
+        }
       }
     }
     if constexpr (kPasses > 1) __builtin_assume(gridDim.z == 1);  // else adding slices takes the most registers

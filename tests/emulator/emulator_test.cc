@@ -181,6 +181,41 @@ TEST(ByteActivations, ComeChunkByChunkWhereTheSliceDoesNotFit) {
   }
 }
 
+// Sums in units of the steps of two levels: slices of one step and of many, the last one cut short, and K
+// groups that take a step's stages together, in turns, or have none.
+TEST(RunningSteps, AgreeWithFp64HoweverStagesAreTaken) {
+  struct Row {
+    const char* config;
+    int bits, group;
+    ScalarType act;
+  };
+  constexpr ScalarType kBf16 = ScalarType::kBf16, kFp16 = ScalarType::kFp16;
+  const Row rows[] = {
+      {"wgmma_t2_r1_w1x1_s3_b2_staged_pre", 5, 64, kBf16},
+      {"wgmma_t2_r2_w1x1_s3_b2_staged_pre", 4, 128, kFp16},
+      {"wgmma_t1_r1_w1x2_s4_b2_staged_pre", 8, 128, kFp16},
+      {"wgmma_t1_r1_w1x2_s6_b2_staged_pre", 6, 32, kBf16},
+      {"wgmma_t1_r1_w1x1_s3_b4_staged_pre", 4, 64, kBf16},
+      {"wgmma_t1_r1_w1x2_s4_b4_staged_pre", 4, 16, kBf16},
+  };
+  for (const Row& row : rows) {
+    KernelSignature signature;
+    signature.act = row.act;
+    signature.out = ScalarType::kFp32;
+    signature.format = {row.bits, row.group, ScalarType::kFp16, ZeroPoint::kNone, 2};
+    const KernelConfig config = ParseConfig(row.config).value();
+    const int64_t m = config.tile_m() - 3;
+    const KernelCase data = MakeKernelCase({65, 1280 + row.group}, signature, m);
+    const auto kernel = Compiled(RenderKernelSource(config, signature));
+    ASSERT_NE(kernel, nullptr);
+    for (const int split : {1, 6}) {
+      const Candidate candidate = {config, split, split == 1 ? Reduction::kNone : Reduction::kWorkspace};
+      ASSERT_TRUE(IsLegal(candidate, data.problem, BucketFor(m), Profile("h200")).ok());
+      ExpectRight(*kernel, candidate, data, m, split);
+    }
+  }
+}
+
 // CTAs that fill an SM, in three ways: too many to wait for each other, all of them without patience, all of
 // them at the same time (EmulatedKernel::Launch).
 TEST(Slices, AreAddedByTheLastOrByAll) {
@@ -311,6 +346,7 @@ struct Mistake {
   Reduction reduction = Reduction::kNone;
   int split = 1;
   int bits = 4;
+  int levels = 1;
 };
 
 constexpr char kMma[] = "mma_t1_r1_w2x2_s3_b2_slice_post";
@@ -376,10 +412,17 @@ const Mistake kMistakes[] = {
      "with no barrier between"},
     {"AccumulatorsReadEarly", kWgmma, "wgmma.cuh", "let_next_kernel_start();\n    wgmma_wait<0>();",
      "let_next_kernel_start();", "error "},
+    {"SumsRescaledUnderABatch", kWgmma, "wgmma.cuh",
+     "              wgmma_wait<0>();\n#pragma unroll\n              for", "#pragma unroll\n              for",
+     "error ", Reduction::kNone, 1, 4, 2},
+    {"StepOfTheUnitBefore", kWgmma, "wgmma.cuh",
+     "const bool next_unit = kRunningSteps && s % kTurnStages == 0;",
+     "const bool next_unit = kRunningSteps && s % (2 * kTurnStages) == 0;", "error ", Reduction::kNone, 1, 8,
+     2},
     {"TooFewBytesExpected", kWgmma, "wgmma.cuh", "barrier_expect(barrier, kWeightBytes);",
      "barrier_expect(barrier, kWeightBytes - 16);", "waits for ever"},
-    {"NobodySaysAStageIsFree", kWgmma, "wgmma.cuh", "if (s != group_k && lane == 0) barrier_arrive",
-     "if (s != group_k && lane == 99) barrier_arrive", "waits for ever: mbarrier"},
+    {"NobodySaysAStageIsFree", kWgmma, "wgmma.cuh", "if (s != first_stage && lane == 0) barrier_arrive",
+     "if (s != first_stage && lane == 99) barrier_arrive", "waits for ever: mbarrier"},
     {"RingReusedUnderTheSums", kWgmma, "fragments.cuh",
      "    barrier();  // nobody reads the ring any more, and every copy into it was waited for\n    "
      "store_rows",
@@ -405,7 +448,8 @@ const Mistake kMistakes[] = {
      "      __syncwarp();\n      if (lane == 0) barrier_arrive(summed);",
      "      if (lane == 0) barrier_arrive(summed);", "with no barrier between"},
     {"LastSlotOfAPassIsNotFreed", kPasses, "wgmma.cuh",
-     "    if (kPasses > 1 && group_k < slice.stages && lane == 0) barrier_arrive(empty + previous * 8);\n",
+     "    if (kPasses > 1 && first_stage < slice.stages && lane == 0) barrier_arrive(empty + previous * "
+     "8);\n",
      "", "waits for ever: mbarrier"},
 };
 
@@ -417,6 +461,7 @@ TEST_P(Mistakes, AreFound) {
   const Mistake& mistake = GetParam();
   KernelSignature signature;
   signature.format.bits = mistake.bits;
+  if (mistake.levels == 2) signature.format = {mistake.bits, 128, ScalarType::kFp16, ZeroPoint::kNone, 2};
   const Candidate candidate = {ParseConfig(mistake.config).value(), mistake.split, mistake.reduction};
   const KernelShape shape = {129, 1024};
   const int64_t m = candidate.config.launch_tile_m() - 3;

@@ -105,6 +105,13 @@ CanonicalWeights RandomWeights(const KernelShape& shape, const WeightFormat& for
   const bool offsets = format.zero_point == ZeroPoint::kFloat;
   if (format.two_level()) {
     fill(w.scales, shape.n * w.steps(), 0.0001 * size, 0.0003 * size);
+    // Sums may be kept in units of the step: some are 0, some far from their neighbours.
+    for (uint16_t& step : w.scales) {
+      const unsigned turn = random() % 8;
+      const double value = ScalarToDouble(step, format.scale_type);
+      if (turn < 2) step = ScalarFromDouble(turn == 0 ? 0 : value / 64, format.scale_type);
+      if (turn == 2 && !offsets) step = ScalarFromDouble(-value, format.scale_type);
+    }
     fill_codes(w.scale_codes, offsets ? 1 : -127, 128);
     if (offsets) {
       fill(w.offsets, shape.n * w.steps(), -0.003, -0.001);
