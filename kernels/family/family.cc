@@ -43,7 +43,10 @@ bool MayShareTiles(const KernelConfig& config) {
   return config.tile_m() * config.tile_n() >= (config.epilogue_threads() >= 512 ? 6144 : 16384);
 }
 
-int SlicesAtOnce(const KernelConfig& config) { return config.epilogue_threads() >= 512 ? 6 : 4; }
+int SlicesAtOnce(const KernelConfig& config) {
+  if (config.epilogue_threads() < 512) return 4;
+  return config.family == Family::kWgmma ? 5 : 6;
+}
 
 int FragmentsAtOnce(const KernelConfig& config) {
   const int kept = CeilDiv(config.row_tiles * config.token_tiles, config.warps_k);

@@ -1,11 +1,11 @@
 // What compiling a kernel costs: CPU time of NVRTC per config, by family and token tiles, median and worst,
 // in this process. Needs NVRTC, no GPU.
-//   compile_bench [--arch sm_90a] [--stride 10] [--match TEXT]... [--out FILE]
+//   compile_bench [--arch sm_90a] [--stride 10] [--match TEXT]... [--config TEXT]... [--out FILE]
 // Every --stride-th config of every signature whose name contains one of --match (default: int4, int5, int6
-// and int8 with groups of 128, bf16). Prints spills and serialised wgmma (ptxas C7512 to C7515), which no
-// shipped config may have. JSON: {"cpu", "arch", "toolchain", "rows": [{"family", "token_tiles", "kernels",
-// "median_ms", "worst_ms", "worst"}], "kernels", "median_ms", "worst_ms", "spilling", "serialised",
-// "refused"}.
+// and int8 with groups of 128, bf16), of the configs whose name contains one of --config (default: all).
+// Prints spills and serialised wgmma (ptxas C7512 to C7515), which no shipped config may have. JSON: {"cpu",
+// "arch", "toolchain", "rows": [{"family", "token_tiles", "kernels", "median_ms", "worst_ms", "worst"}],
+// "kernels", "median_ms", "worst_ms", "spilling", "serialised", "refused"}.
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
@@ -35,6 +35,7 @@ struct Arguments {
   size_t stride = 10;
   std::vector<std::string> match = {"int4-g128-bf16 act bf16", "int5-g128-bf16 act bf16",
                                     "int6-g128-bf16 act bf16", "int8-g128-bf16 act bf16"};
+  std::vector<std::string> config;
   std::string out;
 };
 
@@ -116,7 +117,13 @@ absl::Status Run(const Arguments& arguments) {
   int spilling = 0, serialised = 0, refused = 0;
   size_t begin = 0;  // another one for each signature, so that a few cover the space
   for (const KernelSignature& signature : signatures) {
-    const std::vector<KernelConfig> configs = WholeConfigSpace(signature, *profile);
+    std::vector<KernelConfig> configs = WholeConfigSpace(signature, *profile);
+    std::erase_if(configs, [&](const KernelConfig& config) {
+      const std::string name = ConfigName(config);
+      return !arguments.config.empty() &&
+             std::none_of(arguments.config.begin(), arguments.config.end(),
+                          [&](const std::string& text) { return absl::StrContains(name, text); });
+    });
     const size_t before = all.size();
     for (size_t i = begin++ % arguments.stride; i < configs.size(); i += arguments.stride) {
       const KernelSource source = RenderKernelSource(configs[i], signature);
@@ -194,6 +201,7 @@ int main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   app.add_option("--match", arguments.match, "part of a signature's name; repeatable");
+  app.add_option("--config", arguments.config, "part of a config's name; repeatable");
   app.add_option("--out", arguments.out, "file to write the JSON to");
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = qgemm::Run(arguments);
