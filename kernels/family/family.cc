@@ -56,7 +56,7 @@ int FragmentsAtOnce(const KernelConfig& config) {
 
 bool PushesSlices(const KernelConfig& config) {
   return config.tile_m() * config.tile_n() <= 4096 ||
-         (config.family == Family::kWgmma && config.epilogue_threads() == 128);
+         (config.family == Family::kWgmma && config.epilogue_threads() == 128 && config.row_tiles == 1);
 }
 
 // As device/rows.cuh and device/fragments.cuh lay it out.
