@@ -14,9 +14,8 @@
 //   ring [kStages] { activations [kBlocks][kTileM][128 B] | codes [kTileN / 16][kBlocks][128 * bits B]
 //                    | scales [kTileN / 16][kStageGroups][32 B, two levels: 16 B] | zeros [kTileN / 16][kStageGroups][16 or 32 B]
 //                    | steps [kTileN / 16][32 or 64 B] }, each a multiple of 128 B, the whole of 1024 B; channel-wise: no scales
-//   barriers full[kStages], empty[kStages]
-//   epilogue: red [kGroupsK][kTileM][kTileN + 4] fp32 over the ring; several passes: behind its first kSlotsAhead slots, the
-//             barriers behind both, and one more barrier, summed: every consumer warp's, once it has read red
+//   epilogue: what it has (fragments.cuh), over the ring; several passes: behind the ring's first kSlotsAhead slots
+//   behind both: barriers full[kStages], empty[kStages]; several passes: and summed, every consumer warp's, once it has read its sums
 //
 // Passes (no split): where M tiles x N tiles are two or three waves of CTAs that have an SM to themselves, each wave begins with launch,
 // barriers and the first stages' trip from memory while the SM idles. One CTA for the same tiles does not: while its consumers are
@@ -120,11 +119,11 @@ enum : int { kTurnStages = kGroupsK == 1 || kStages % (kGroupsK * kStepStages) =
 static_assert(!kRunningSteps || (!kIntegerZeros && kBlocksPerUnit % kBlocks == 0), "");
 static_assert(!kScaleParts || (kGroupsPerBlock == 1 && !kFloatZeros), "");
 enum : int { kConsumers = config::kEpilogueThreads };
-// Several passes: what a pass leaves to sum up lies behind the slots that the next one may fill meanwhile.
+// What is left to sum up lies over the ring; of several passes, behind the slots that the next one may fill meanwhile. Nothing lies over
+// the barriers: of what was pushed there, words came out wrong (H200; PTX ISA, mbarrier.inval: else their memory is not to be used).
 enum : int { kRingBytes = kStages * kSlotBytes };
-enum : int { kRedOffset = kPasses == 1 ? 0 : kSlotsAhead * kSlotBytes };
-enum : int { kRedBytes = kGroupsK * kTileM * epilogue::kRow * 4 };
-enum : int { kBarrierOffset = kPasses == 1 ? +kRingBytes : max_of(kRingBytes, kRedOffset + kRedBytes) };
+enum : int { kRedOffset = config::kSlotsAhead * kSlotBytes };
+enum : int { kBarrierOffset = max_of(kRingBytes, kRedOffset + config::kEpilogueBytes) };
 // Large tiles take registers from the producer's warpgroup, two of whose warps do nothing.
 enum : bool { kMoveRegisters = kThreads - kConsumers == 128 };
 enum : int { kProducerRegisters = kConsumers == 256 ? 24 : 32 };

@@ -73,7 +73,8 @@ class Wgmma final : public KernelFamily {
         ", p, 1, 1, 0;}\"\n      : ", constraints,
         "\n      : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"l\"(b), \"r\"(accumulate));\n}\n",
         "namespace config {\nenum : int { kPasses = ", config.passes,
-        " };\nenum : int { kSlotsAhead = ", SlotsAhead(config, signature.format), " };\n}\n");
+        " };\nenum : int { kSlotsAhead = ", SlotsAhead(config, signature.format),
+        " };\nenum : int { kEpilogueBytes = ", EpilogueSmemBytes(config), " };\n}\n");
   }
 
   absl::Status SupportsDevice(const DeviceProfile& device) const override {
@@ -147,12 +148,10 @@ class Wgmma final : public KernelFamily {
                            int) const override {
     const int64_t slot = SlotBytes(config, signature.format);
     const int64_t ring = config.stages * slot;
-    int64_t bytes = std::max(ring + BarrierBytes(config), EpilogueSmemBytes(config));
-    // Nothing lies over barriers that are used again.
-    if (config.passes > 1) {
-      bytes = std::max(ring, SlotsAhead(config, signature.format) * slot + EpilogueSmemBytes(config)) +
-              BarrierBytes(config);
-    }
+    // Nothing lies over the barriers.
+    const int64_t bytes =
+        std::max(ring, SlotsAhead(config, signature.format) * slot + EpilogueSmemBytes(config)) +
+        BarrierBytes(config);
     return (bytes + 127) / 128 * 128;
   }
 

@@ -556,6 +556,7 @@ void Machine::IssueCopy(TensorCopy copy) {
   const std::string wrong =
       copy.cta->shared->BeginCopy(copy.to, copy.box_bytes, thread_->number, thread_->clock);
   if (!wrong.empty()) Stop(wrong);
+  if (copy.cta->HasBarrierIn(copy.to, copy.box_bytes)) Stop("copies over an mbarrier");
   const auto found = copy.cta->transactions.find(copy.barrier);
   if (found == copy.cta->transactions.end()) {
     Stop("a copy that completes at an mbarrier that was not initialised");

@@ -356,6 +356,7 @@ void Machine::ReadShared(Cta& cta, uint32_t address, uint32_t bytes) {
 void Machine::WriteShared(uint32_t address, uint32_t bytes) {
   const std::string wrong = cta().shared->Write(address, bytes, thread_->number, thread_->clock);
   if (!wrong.empty()) Problem(wrong);
+  if (cta().HasBarrierIn(address, bytes)) Problem("writes over an mbarrier");
 }
 
 void Machine::Access(void* p, uint32_t bytes, bool write) {

@@ -135,6 +135,12 @@ class Machine {
     NamedBarrier barriers[16];
     std::map<uint32_t, TransactionBarrier> transactions;
     int running = 0;
+
+    // PTX ISA, mbarrier.inval: the memory of one that was initialised has no other use.
+    bool HasBarrierIn(uint32_t address, uint32_t bytes) const {
+      const auto next = transactions.upper_bound(address > 8 ? address - 8 : 0);
+      return next != transactions.end() && next->first < address + bytes;
+    }
   };
   struct Thread {
     ucontext_t context;
