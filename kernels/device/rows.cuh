@@ -3,6 +3,9 @@
 //   red[w][token][n]  fp32, w = the CTA's K groups, rows of kTileN + 4 floats, already written by the caller, no barrier yet
 //   partials          [kTileM][kTileN]
 //   shares            whole rows; where not all of a tile's CTAs add, the last one adds slice after slice
+//
+// Tried: sums of K groups kept in registers, without a barrier, where no thread has more than one row: nothing beyond noise (0.99 of the time
+// at 256x6656, M 1 to 32; 1.00 elsewhere), 32 instructions more.
 
 namespace epilogue {
 
