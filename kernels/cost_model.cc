@@ -223,8 +223,8 @@ double ReductionUs(const Candidate& candidate, const Problem& problem, int64_t m
     return kClusterUs + kClusterStepUs * split +
            tile_bytes * (split - 1) / split / (kClusterBytesPerClock * bytes_per_us);
   }
-  // As device/epilogue.cuh: large CTAs that can be resident all at once share a tile's sum, and keep their
-  // own share; a thread asks for two of its rows of several slices at once.
+  // As device/rows.cuh and fragments.cuh: large CTAs that can be resident all at once share a tile's sum, and
+  // keep their own share; a thread asks for two of its rows of several slices at once.
   const int threads = config.epilogue_threads();
   const double row_step = threads * 4.0 / config.tile_n();
   const bool together =

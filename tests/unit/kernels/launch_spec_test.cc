@@ -75,7 +75,7 @@ TEST(LaunchSpec, SharedMemoryCountsOnlyTheBucketsRows) {
   EXPECT_NEAR(eight - one, 7 * (4096 * 2 + 16), 128);
 }
 
-// As device/epilogue.cuh lays them out: a CTA's own sums, behind them its share's rows of every other slice.
+// As device/rows.cuh lays them out: a CTA's own sums, behind them its share's rows of every other slice.
 TEST(LaunchSpec, SharedMemoryHoldsWhatAClusterPushes) {
   const DeviceProfile h200 = FindDeviceProfile("h200").value();
   int pushing = 0;
