@@ -32,6 +32,11 @@ absl::Status IsLegal(const Candidate& candidate, const Problem& problem, int64_t
     return absl::FailedPreconditionError(
         absl::StrCat(config.passes, " passes need family wgmma and split_k 1"));
   }
+  if (candidate.split_k > 1 && !MaySplit(config)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "split_k ", candidate.split_k, ": of tiles of ", config.tile_m(), " x ", config.tile_n(),
+        " a warp keeps more than 32 fragments, and such kernels add no slices; split_k must be 1"));
+  }
   if (candidate.reduction == Reduction::kCluster) {
     if (device.compute_major != 9 && device.compute_major != 10) {
       return absl::FailedPreconditionError(

@@ -34,21 +34,7 @@ enum : int { kTileBytes = kFragments * kGroupWarps * kFragmentBytes };
 enum : int { kAtOnce = min_of(kKept, config::kFragmentsAtOnce) };  // whose partial sums a warp asks for before it adds the first
 enum : int { kTurnRow = 20 };                // floats from a token to the next where a warp turns a fragment round: few bank conflicts
 enum : int { kTurnFloats = 8 * kTurnRow };
-static_assert(config::kWarpsK <= 2 && kKept < 64 && kTileBytes == config::kTileM * config::kTileN * 4, "");
-
-// Kept fragments as bits.
-template <bool kWide>
-struct BitsOf {
-  using Type = u32;
-};
-template <>
-struct BitsOf<true> {
-  using Type = u64;
-};
-using Bits = BitsOf<(kKept >= 32)>::Type;
-enum : Bits { kBit = 1 };
-QG_DEVICE int count_bits(u32 bits) { return __popc(bits); }
-QG_DEVICE int count_bits(u64 bits) { return __popcll(bits); }
+static_assert(config::kWarpsK <= 2 && kTileBytes == config::kTileM * config::kTileN * 4, "");
 
 // Accumulators of fragment u: rows g, g, g + 8, g + 8 of W with tokens t2, t2 + 1, t2, t2 + 1.
 template <int kCount>
@@ -117,17 +103,12 @@ QG_DEVICE void write_if(u8* partial, const Float4& v, bool there) {
                : "memory");
 }
 
-// The first kEpilogueThreads threads of the CTA call this; others have left. `nothing`: this K group had no stage. `rows`: rows of Y in
-// this tile.
+// Several slices of K.
 template <int kCount>
-QG_DEVICE void run(const float (&acc)[config::kRowTiles][kCount], bool nothing, u8* shared, const Output& out, int rows, int first_row,
-                   int first_col) {
+QG_DEVICE void add_slices(const float (&acc)[config::kRowTiles][kCount], bool nothing, u8* shared, const Output& out, int rows,
+                          int first_row, int first_col) {
+  static_assert(kKept <= 32, "");
   const int slices = gridDim.z, self = blockIdx.z;
-  if (slices == 1) {
-    barrier();  // nobody reads the ring any more, and every copy into it was waited for
-    store_rows(acc, nothing, reinterpret_cast<float*>(shared), out, rows, first_row, first_col);
-    return;
-  }
   const int tid = threadIdx.x, lane = tid & 31, warp = warp_index();
   const int group_k = warp / kGroupWarps, group_warp = warp % kGroupWarps;
   const bool cluster = slices_in_cluster() > 1, pushes = config::kPush && cluster;
@@ -145,10 +126,10 @@ QG_DEVICE void run(const float (&acc)[config::kRowTiles][kCount], bool nothing, 
   const int start = dealt - whole_parts(dealt, reciprocal(static_cast<float>(slices))) * slices;
   const auto next = [&](int z) { return z + 1 == slices ? 0 : z + 1; };
   const auto first_of = [&](int share) { return share >= start ? share - start : share - start + slices; };
-  Bits own = 0;
+  u32 own = 0;  // as bits
 #pragma unroll 1
-  for (int i = first_of(self); i < count; i += slices) own |= kBit << i;
-  const Bits others = ((kBit << count) - 1) & ~own;
+  for (int i = first_of(self); i < count; i += slices) own |= 1u << i;
+  const u32 others = static_cast<u32>((1ull << count) - 1) & ~own;
 
   Float4 kept[kKept];
   if constexpr (config::kWarpsK == 1) {
@@ -187,12 +168,12 @@ QG_DEVICE void run(const float (&acc)[config::kRowTiles][kCount], bool nothing, 
   if (pushes) {
     if (tid == 0) make_push_barrier(shared_address(&pushed), kWarps);
     cluster_meet();  // nobody reads its ring any more, and there is the barrier of each
-    if (lane == 0) expect_pushes(shared_address(&pushed), count_bits(own) * (slices - 1) * kFragmentBytes);
+    if (lane == 0) expect_pushes(shared_address(&pushed), __popc(own) * (slices - 1) * kFragmentBytes);
     int z = start, round = 0, in_round = 0;
 #pragma unroll
     for (int i = 0; i < kKept; ++i) {
       const u32 to = shared_address(received) + (round * (slices - 1) + self - (self > z ? 1 : 0)) * (kWarps * kFragmentBytes);
-      push_if(to, z, kept[i], shared_address(&pushed), (others & kBit << i) != 0);
+      push_if(to, z, kept[i], shared_address(&pushed), (others & 1u << i) != 0);
       z = next(z);
       if (++in_round == slices) in_round = 0, ++round;
     }
@@ -204,17 +185,17 @@ QG_DEVICE void run(const float (&acc)[config::kRowTiles][kCount], bool nothing, 
     ticket = static_cast<u32*>(out.workspace) + tile;
     partials = static_cast<const u8*>(out.workspace) + ticket_bytes + tile * slices * kTileBytes + place;
     u8* const mine = const_cast<u8*>(partials) + static_cast<i64>(self) * kTileBytes;
-    const Bits written = together ? others : own | others;
+    const u32 written = together ? others : own | others;
 #pragma unroll
     for (int i = 0; i < kKept; ++i) {
-      write_if(mine + i * kStepBytes, kept[i], (written & kBit << i) != 0);
+      write_if(mine + i * kStepBytes, kept[i], (written & 1u << i) != 0);
     }
     barrier();  // and nobody reads the ring any more
     if (tid == 0) taken = take(ticket, slices, false, together, false);
   }
-  const Bits kept_here = pushes || together ? own : cluster ? own | others : 0;
+  const u32 kept_here = pushes || together ? own : cluster ? own | others : 0;
 #pragma unroll
-  for (int i = 0; i < kKept; ++i) stage_if(shared_address(staged) + i * kStepBytes, kept[i], (kept_here & kBit << i) != 0);
+  for (int i = 0; i < kKept; ++i) stage_if(shared_address(staged) + i * kStepBytes, kept[i], (kept_here & 1u << i) != 0);
   if (cluster && !pushes) cluster_arrive();
   Columns columns = columns_of(0);
   if (pushes) {
@@ -313,6 +294,19 @@ QG_DEVICE void run(const float (&acc)[config::kRowTiles][kCount], bool nothing, 
   }
   if (together && departures(state) + 1 == slices) *ticket = 0;
   if (cluster && !pushes) cluster_meet();  // nobody leaves while its shared memory is read
+}
+
+// The first kEpilogueThreads threads of the CTA call this; others have left. `nothing`: this K group had no stage. `rows`: rows of Y in
+// this tile.
+template <int kCount>
+QG_DEVICE void run(const float (&acc)[config::kRowTiles][kCount], bool nothing, u8* shared, const Output& out, int rows, int first_row,
+                   int first_col) {
+  if (!config::kMaySplit || gridDim.z == 1) {
+    barrier();  // nobody reads the ring any more, and every copy into it was waited for
+    store_rows(acc, nothing, reinterpret_cast<float*>(shared), out, rows, first_row, first_col);
+  } else if constexpr (config::kMaySplit) {
+    add_slices(acc, nothing, shared, out, rows, first_row, first_col);
+  }
 }
 
 }  // namespace epilogue

@@ -459,7 +459,6 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
         }
       }
     }
-    if constexpr (kPasses > 1) __builtin_assume(gridDim.z == 1);  // else adding slices takes the most registers
     epilogue::run(acc, idle, shared + kRedOffset, out, rows, first_row, blockIdx.y * kTileN);
     if constexpr (kPasses > 1) {
       fence_before_copies();

@@ -43,14 +43,24 @@ bool MayShareTiles(const KernelConfig& config) {
   return config.tile_m() * config.tile_n() >= (config.epilogue_threads() >= 512 ? 6144 : 16384);
 }
 
+namespace {
+// Fragments of 16 x 8 results that a warp of family wgmma keeps of its K groups' sums.
+int KeptFragments(const KernelConfig& config) {
+  return CeilDiv(config.row_tiles * config.token_tiles, config.warps_k);
+}
+}  // namespace
+
+bool MaySplit(const KernelConfig& config) {
+  return config.family == Family::kMma || (config.passes == 1 && KeptFragments(config) <= 32);
+}
+
 int SlicesAtOnce(const KernelConfig& config) {
   if (config.epilogue_threads() < 512) return 4;
   return config.family == Family::kWgmma ? 5 : 6;
 }
 
 int FragmentsAtOnce(const KernelConfig& config) {
-  const int kept = CeilDiv(config.row_tiles * config.token_tiles, config.warps_k);
-  return std::min(kept,
+  return std::min(KeptFragments(config),
                   config.row_tiles * config.token_tiles >= 16 && config.epilogue_threads() < 512 ? 4 : 2);
 }
 
@@ -71,10 +81,10 @@ int64_t EpilogueSmemBytes(const KernelConfig& config) {
   // One slice: rows of sums. More: the tile's fragments, where warps turn them round, and what is pushed: to
   // each warp its share of the fragments that it keeps, rounded up.
   const int64_t rows = int64_t{config.warps_k * config.tile_m()} * (config.tile_n() + 4) * 4;
-  if (config.passes > 1) return rows;
+  if (!MaySplit(config)) return rows;
   constexpr int kFragmentBytes = 512, kTurnBytes = 640;
   const int warps = config.epilogue_threads() / 32;
-  const int kept = (config.row_tiles * config.token_tiles + config.warps_k - 1) / config.warps_k;
+  const int kept = KeptFragments(config);
   int pushed = 0;
   for (int slices = 2; pushes && slices <= kMaxClusterSplit; ++slices) {
     pushed = std::max(pushed, (kept + slices - 1) / slices * (slices - 1));
@@ -99,6 +109,7 @@ std::string ConfigConstants(const KernelConfig& config, const KernelSignature& s
   constant("int", "kTileN", config.tile_n());
   constant("int", "kThreads", config.threads());
   constant("int", "kEpilogueThreads", config.epilogue_threads());
+  constant("bool", "kMaySplit", MaySplit(config));
   constant("bool", "kMayShare", MayShareTiles(config));
   constant("int", "kMostShares", kMostShares);
   constant("int", "kSlicesAtOnce", SlicesAtOnce(config));

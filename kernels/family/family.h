@@ -81,6 +81,11 @@ int ChunkStages(const KernelConfig& config);
 inline constexpr int kMostShares = 16;
 bool MayShareTiles(const KernelConfig& config);
 
+// Whether a kernel has code that adds slices of K (device/fragments.cuh). Not several passes, for which it
+// would take the most registers; nor tiles of which a warp keeps more than 32 fragments: NVRTC took over half
+// a second for some, and no split of theirs was within 13 % of a cell's best time.
+bool MaySplit(const KernelConfig& config);
+
 // Slices whose partial sums a thread asks for before it adds the first (device/epilogue.cuh); CTAs of 512
 // threads are alone on an SM, with registers to spare. And of how many fragments (device/fragments.cuh).
 int SlicesAtOnce(const KernelConfig& config);

@@ -80,7 +80,6 @@ inline T atomicMax(T* p, T value) {
 
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
-inline int __popcll(unsigned long long bits) { return __builtin_popcountll(bits); }
 
 inline float __uint_as_float(unsigned bits) {
   float f;

@@ -100,6 +100,20 @@ TEST(Legality, ClusterNeedsHopperAndAtMostEightSlices) {
   EXPECT_THAT(IsLegal(c.candidate, c.problem, 1, c.device).message(), HasSubstr("reduction cluster needs"));
 }
 
+TEST(Legality, TilesOfManyFragmentsNeedAnUnsplitK) {
+  Case c = MakeCase();
+  for (const auto& [name, legal] : {std::pair("wgmma_t16_r2_w1x1_s3_b2_staged_pre", true),
+                                    std::pair("wgmma_t17_r2_w1x1_s3_b2_staged_pre", false)}) {
+    for (const Reduction reduction : {Reduction::kWorkspace, Reduction::kCluster}) {
+      const absl::Status status =
+          IsLegal({ParseConfig(name).value(), 2, reduction}, c.problem, 1024, c.device);
+      EXPECT_EQ(status.ok(), legal) << status;
+      EXPECT_THAT(status.message(), HasSubstr(legal ? "" : "split_k must be 1"));
+    }
+    EXPECT_TRUE(IsLegal({ParseConfig(name).value(), 1, Reduction::kNone}, c.problem, 1024, c.device).ok());
+  }
+}
+
 TEST(Legality, PassesNeedFamilyWgmmaAndAnUnsplitK) {
   Case c = MakeCase();
   c.candidate.config = ParseConfig("wgmma_t16_r1_w2x1_s4_b2_staged_pre_p2").value();
