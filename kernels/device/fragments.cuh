@@ -8,6 +8,7 @@
 //   S slices          kept fragments are dealt to the slices in turn, so that each CTA has about as many to add in each warp. What others
 //                     add goes straight from registers to the workspace, or to them. A warp turns what it has added round in its own
 //                     corner of shared memory and stores 16 columns of 8 rows: no barrier behind the wait for the others.
+//                     Kernels of more than 32 kept fragments a warp, or of several passes, have no code for it (kMaySplit).
 //   partials          [fragment u][warp of the K group][lane][4], u = token fragment * kRowTiles + row tile
 //
 // Shared memory: staged fragments [u][warp of the K group], in the tile's order | corners [warp][kAtOnce][8][20] fp32 | pushed fragments
@@ -28,11 +29,11 @@ enum : int { kWarps = config::kEpilogueThreads / 32 };
 enum : int { kGroupWarps = kWarps / config::kWarpsK };
 enum : int { kFragments = config::kRowTiles * config::kTileM / 8 };  // of a warp's accumulators: u = token fragment * kRowTiles + row tile
 enum : int { kKept = (kFragments + config::kWarpsK - 1) / config::kWarpsK };
-enum : int { kFragmentBytes = 512 };                                    // a Float4 of each lane
+enum : int { kFragmentBytes = 512 };  // a Float4 of each lane
 enum : int { kStepBytes = config::kWarpsK * kGroupWarps * kFragmentBytes };  // from a kept fragment to the next
 enum : int { kTileBytes = kFragments * kGroupWarps * kFragmentBytes };
 enum : int { kAtOnce = min_of(kKept, config::kFragmentsAtOnce) };  // whose partial sums a warp asks for before it adds the first
-enum : int { kTurnRow = 20 };                // floats from a token to the next where a warp turns a fragment round: few bank conflicts
+enum : int { kTurnRow = 20 };  // floats from a token to the next where a warp turns a fragment round: few bank conflicts
 enum : int { kTurnFloats = 8 * kTurnRow };
 static_assert(config::kWarpsK <= 2 && kTileBytes == config::kTileM * config::kTileN * 4, "");
 

@@ -65,7 +65,8 @@
 //
 // Four warpgroups along N in one CTA read the activations half as often, and their 126 to 130 CTAs add their slices together: M = 64
 // on 6656x19968 39.0 to 36.5, on 5376x21504 37.7 to 34.4. Without any addition of slices these take 33.5 and 30.3; without
-// copies of the activations, 0.5 to 1.5 less.
+// copies of the activations, 0.5 to 1.5 less. Two along N and two along K need half as many slices: M = 64 on 5376x21504 31.1 to 30.0, on
+// 8448x6656 no gain. Three along N and 128 tokens, registers moved, four slices in a cluster: no gain (5376x4096 15.5, two along N 15.0).
 //
 // Sources: PTX ISA, asynchronous warpgroup MMA, matrix descriptors and cp.async.bulk.tensor; swapped operands as in Machete.
 
