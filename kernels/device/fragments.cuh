@@ -20,8 +20,8 @@
 // Tried and slower: branches around loads of slices that do not exist instead of predicates (16.9 against 15.5 us, 192 x 128 results, four
 // slices of a cluster); pushes from staged sums in a rolled loop (0.1 to 0.3 us); one loop that stores both rows and what was turned round
 // (M 1024 60.8 to 63.7; 5 ms of 190 less for NVRTC); pushes of 128 x 64 results and more from several warpgroups to one other slice (1 to 7 %
-// more; to three and more they are as fast as reads, or faster: one warpgroup always pushes, 1024x6656, M 128, 9.6 to 8.9). No gain in any best candidate: tiles too small to fill an
-// SM added by all of their CTAs, too.
+// more; to three and more they are as fast as reads, or faster: one warpgroup with one row tile always pushes, 1024x6656, M 128, 9.6 to 8.9).
+// No gain in any best candidate: tiles too small to fill an SM added by all of their CTAs, too.
 
 namespace epilogue {
 
