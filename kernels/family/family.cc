@@ -46,7 +46,7 @@ bool MayShareTiles(const KernelConfig& config) {
 namespace {
 // Fragments of 16 x 8 results that a warp of family wgmma keeps of its K groups' sums.
 int KeptFragments(const KernelConfig& config) {
-  return CeilDiv(config.row_tiles * config.token_tiles, config.warps_k);
+  return static_cast<int>(CeilDiv(int64_t{config.row_tiles} * config.token_tiles, config.warps_k));
 }
 }  // namespace
 
@@ -80,17 +80,17 @@ int64_t EpilogueSmemBytes(const KernelConfig& config) {
   }
   // One slice: rows of sums. More: the tile's fragments, where warps turn them round, and what is pushed: to
   // each warp its share of the fragments that it keeps, rounded up.
-  const int64_t rows = int64_t{config.warps_k * config.tile_m()} * (config.tile_n() + 4) * 4;
+  const int64_t rows = int64_t{config.warps_k} * config.tile_m() * (config.tile_n() + 4) * 4;
   if (!MaySplit(config)) return rows;
   constexpr int kFragmentBytes = 512, kTurnBytes = 640;
-  const int warps = config.epilogue_threads() / 32;
-  const int kept = KeptFragments(config);
-  int pushed = 0;
-  for (int slices = 2; pushes && slices <= kMaxClusterSplit; ++slices) {
+  const int64_t warps = config.epilogue_threads() / 32;
+  const int64_t kept = KeptFragments(config);
+  int64_t pushed = 0;
+  for (int64_t slices = 2; pushes && slices <= kMaxClusterSplit; ++slices) {
     pushed = std::max(pushed, (kept + slices - 1) / slices * (slices - 1));
   }
   const int64_t fragments = int64_t{config.tile_m()} * config.tile_n() * 4 +
-                            warps * (FragmentsAtOnce(config) * kTurnBytes + pushed * kFragmentBytes);
+                            warps * (int64_t{FragmentsAtOnce(config)} * kTurnBytes + pushed * kFragmentBytes);
   return std::max(rows, fragments);
 }
 
