@@ -259,6 +259,17 @@ QG_DEVICE int sm_count() {
   return static_cast<int>(count);
 }
 
+// All CTAs of the grid at once, one on an SM.
+QG_DEVICE bool all_resident(int slices) { return static_cast<i64>(gridDim.x) * gridDim.y * slices <= sm_count(); }
+
+// What this CTA's tile has in the workspace: its ticket, and the partial sums of slice 0, `tile_bytes` before those of the next.
+QG_DEVICE void find_in_workspace(const Output& out, int slices, int tile_bytes, int place, u32*& ticket, const u8*& partials) {
+  const i64 tile = static_cast<i64>(blockIdx.x) * gridDim.y + blockIdx.y;
+  const i64 ticket_bytes = (static_cast<i64>(gridDim.x) * gridDim.y * 4 + 255) & ~255ll;
+  ticket = static_cast<u32*>(out.workspace) + tile;
+  partials = static_cast<const u8*>(out.workspace) + ticket_bytes + tile * slices * tile_bytes + place;
+}
+
 // One thread: the shares that its CTA adds, as bits.
 //   alone      once its slice is written: all for the CTA that is the last, else none
 //   together   once what others add is written: its own, and those of CTAs that have left; 0: its patience is over

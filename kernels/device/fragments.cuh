@@ -115,7 +115,7 @@ QG_DEVICE void add_slices(const float (&acc)[config::kRowTiles][kCount], bool no
   const bool cluster = slices_in_cluster() > 1, pushes = config::kPush && cluster;
   bool together = false;
   if constexpr (config::kMayShare) {
-    together = !cluster && slices <= config::kMostShares && static_cast<i64>(gridDim.x) * gridDim.y * slices <= sm_count();
+    together = !cluster && slices <= config::kMostShares && all_resident(slices);
   }
   // This lane's part of the first fragment that this warp keeps, in what all slices have of this tile.
   const int place = (group_k * kGroupWarps + group_warp) * kFragmentBytes + lane * 16;
@@ -181,10 +181,7 @@ QG_DEVICE void add_slices(const float (&acc)[config::kRowTiles][kCount], bool no
   } else if (cluster) {
     if constexpr (config::kWarpsK == 1) barrier();  // nobody reads the ring any more
   } else {
-    const i64 tile = static_cast<i64>(blockIdx.x) * gridDim.y + blockIdx.y;
-    const i64 ticket_bytes = (static_cast<i64>(gridDim.x) * gridDim.y * 4 + 255) & ~255ll;
-    ticket = static_cast<u32*>(out.workspace) + tile;
-    partials = static_cast<const u8*>(out.workspace) + ticket_bytes + tile * slices * kTileBytes + place;
+    find_in_workspace(out, slices, kTileBytes, place, ticket, partials);
     u8* const mine = const_cast<u8*>(partials) + static_cast<i64>(self) * kTileBytes;
     const u32 written = together ? others : own | others;
 #pragma unroll

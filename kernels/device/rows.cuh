@@ -45,7 +45,7 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
   bool sharing = cluster, together = false;
   if constexpr (config::kMayShare) {
     sharing = cluster || (slices > 1 && slices <= config::kMostShares && rows > kRowStep);
-    together = sharing && !cluster && static_cast<i64>(gridDim.x) * gridDim.y * slices <= sm_count();
+    together = sharing && !cluster && all_resident(slices);
   }
   const auto shared_sum = [&](int m, int w) { return reinterpret_cast<Float4*>(red + (w * config::kTileM + m) * kRow + v * 4); };
   // Shares of the tile: whole rows.
@@ -102,10 +102,7 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
     __shared__ u32 taken;
     u8* mine = nullptr;
     if (!cluster) {
-      const i64 tile = static_cast<i64>(blockIdx.x) * gridDim.y + blockIdx.y;
-      const i64 ticket_bytes = (static_cast<i64>(gridDim.x) * gridDim.y * 4 + 255) & ~255ll;
-      ticket = static_cast<u32*>(out.workspace) + tile;
-      partials = static_cast<const u8*>(out.workspace) + ticket_bytes + tile * slices * kSliceBytes + v * 16;
+      find_in_workspace(out, slices, kSliceBytes, v * 16, ticket, partials);
       mine = const_cast<u8*>(partials) + static_cast<i64>(blockIdx.z) * kSliceBytes;
     }
     bool leaves = false;  // and so writes its own share, which it had kept

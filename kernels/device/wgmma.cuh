@@ -22,7 +22,7 @@
 // in the epilogue of a pass, its producers fill the first kSlotsAhead slots for the next. The rest waits until red was read.
 // Passes begin at slot 0, wherever the one before ended, so a slot's barriers have their parity by how often that slot was used.
 // The accumulators stay alive through an epilogue, since ptxas does not know that the next pass's first wgmma overwrites them; without the
-// code that adds slices, which passes do not need (__builtin_assume below), no config spills for it.
+// code that adds slices, which passes do not need (kMaySplit), no config spills for it.
 //
 // A stage is kBlocks blocks of 64 k. The last stage of a slice may hold fewer: the missing blocks' activations are read
 // from beyond K, where the copy engine writes zeros, so that the loop has no branch: a wgmma

@@ -40,7 +40,6 @@ unsigned SimtShuffleXor(unsigned value, int lanes);
 inline void __syncthreads() { SimtSyncThreads(); }
 inline void __syncwarp() { SimtSyncWarp(); }
 inline void __threadfence() {}
-#define __builtin_assume(claim) ((claim) ? static_cast<void>(0) : __builtin_trap())
 inline unsigned long __cvta_generic_to_shared(const void* p) { return SimtSharedAddress(p); }
 
 extern "C" {

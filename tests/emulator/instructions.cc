@@ -58,6 +58,14 @@ void Set(const PtxValue& value, const SimtOperand* operands, uint64_t bits) {
   std::memcpy(Place(value, operands), &bits, constraint == 'l' ? 8 : constraint == 'h' ? 2 : 4);
 }
 
+// The four floats of a store, which follow its address.
+void StoreFloat4(void* to, const std::vector<PtxValue>& values, const SimtOperand* operands) {
+  for (int j = 0; j < 4; ++j) {
+    const uint32_t bits = Word(values[1 + j], operands);
+    std::memcpy(static_cast<uint8_t*>(to) + j * 4, &bits, 4);
+  }
+}
+
 // All products and sums of 16-bit types fit a double but for their last rounding.
 template <typename F>
 uint32_t OnPairs(ScalarType type, const F& f) {
@@ -197,17 +205,11 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
     thread_->polls = false;
     return;
   }
-  if (i.Is("add.f32")) {
-    return Set(v[0], o, BitsOf(FloatOf(Word(v[1], o)) + FloatOf(Word(v[2], o))));
-  }
   if (i.Is("st.shared.v4.f32")) {
     if (Word(v[0], o) % 16 != 0) Problem("st.v4.f32 to an address that is not a multiple of 16");
     auto* p = static_cast<uint8_t*>(cta().shared->At(Word(v[0], o)));
     Access(p, 16, true);
-    for (int j = 0; j < 4; ++j) {
-      const uint32_t bits = Word(v[1 + j], o);
-      std::memcpy(p + j * 4, &bits, 4);
-    }
+    StoreFloat4(p, v, o);
     return;
   }
   if (i.Is("st.global.cg.v4.f32")) {
@@ -216,10 +218,7 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
       Problem("st.v4.f32 to an address that is not a multiple of 16");
     }
     if (!CheckGlobal(p, 16, true)) return;
-    for (int j = 0; j < 4; ++j) {
-      const uint32_t bits = Word(v[1 + j], o);
-      std::memcpy(p + j * 4, &bits, 4);
-    }
+    StoreFloat4(p, v, o);
     return;
   }
   if (i.Is("bar.sync")) return Barrier(static_cast<int>(Word(v[0], o)), static_cast<int>(Word(v[1], o)));
@@ -254,10 +253,7 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
     copy.barrier = Word(v[5], o) & kAddressInCta;
     copy.bytes.resize(16);
     copy.box_bytes = 16;
-    for (int j = 0; j < 4; ++j) {
-      const uint32_t bits = Word(v[1 + j], o);
-      std::memcpy(&copy.bytes[j * 4], &bits, 4);
-    }
+    StoreFloat4(copy.bytes.data(), v, o);
     if (copy.to % 16 != 0) Problem("st.async.v4.f32 to an address that is not a multiple of 16");
     if (copy.cta->running == 0) Stop("pushes to a CTA that has ended");
     return IssueCopy(std::move(copy));
