@@ -13,6 +13,7 @@ namespace qgemm {
 namespace {
 
 constexpr int kMaxParameters = 64;  // bits of a set
+constexpr int kLineBytes = 128;     // of a cache: what discard takes
 // Over a kernel's instructions: as many as values pass backwards through loops, which in compilers' code are
 // a few.
 constexpr int kMostPasses = 200;
@@ -225,11 +226,10 @@ class Walk {
       return;
     }
     if (base == "cp") return Copy(instruction, parts);
-    if (base == "prefetch" || base == "prefetchu" || base == "discard") {
-      if (Has(parts, "tensormap") || SpaceOf(parts) == Space::kOther || SpaceOf(parts) == Space::kParam) {
-        return;
-      }
-      return Touch(instruction, AddressFlow(operand(0)), base != "discard", base == "discard", 1);
+    if (base == "prefetch" || base == "prefetchu") return;  // nothing depends on what is there
+    if (base == "discard") {
+      if (SpaceOf(parts) == Space::kOther || SpaceOf(parts) == Space::kParam) return;
+      return Touch(instruction, AddressFlow(operand(0)), false, true, kLineBytes);
     }
     if (IsOneOf(base, kCompares) || IsOneOf(base, kNotGlobal)) return;
     if (base == "mad" || base == "madc" || base == "fma" || base == "mad24") {
@@ -302,7 +302,7 @@ class Walk {
       if (operands.size() < 3 || !absl::SimpleAtoi(operands[2], &bytes)) bytes = 16;
       return touch(1, true, false, bytes);
     }
-    if (Has(parts, "prefetch")) return touch(0, true, false, 16);
+    if (Has(parts, "prefetch")) return;
     // The space copied to stands before the one copied from.
     const auto global = std::find(parts.begin(), parts.end(), "global");
     if (global == parts.end()) return;  // between shared memories

@@ -36,8 +36,8 @@ struct AccessReport {
   friend bool operator==(const AccessReport&, const AccessReport&) = default;
 };
 
-// Follows a kernel's pointer parameters through its PTX to loads, stores, atomics, reductions, prefetches and
-// asynchronous (bulk, tensor) copies. Registers are followed without regard to control flow, so that every
+// Follows a kernel's pointer parameters through its PTX to loads, stores, atomics, reductions, discarded lines
+// and asynchronous (bulk, tensor) copies; what is only prefetched into a cache is not accessed. Registers are followed without regard to control flow, so that every
 // path is covered. Whatever the walk does not understand and a pointer goes into - a call, a pointer kept in
 // memory, an instruction unknown here, an address that comes from no parameter - is a failure.
 //

@@ -224,14 +224,15 @@ double ReductionUs(const Candidate& candidate, const Problem& problem, int64_t m
            tile_bytes * (split - 1) / split / (kClusterBytesPerClock * bytes_per_us);
   }
   // As device/rows.cuh and fragments.cuh: large CTAs that can be resident all at once share a tile's sum, and
-  // keep their own share; a thread asks for two of its rows of several slices at once.
+  // keep their own share; a thread asks for some of its rows of several slices at once.
   const int threads = config.epilogue_threads();
   const double row_step = threads * 4.0 / config.tile_n();
   const bool together =
       MayShareTiles(config) && split <= kMostShares && work.rows > row_step && work.ctas <= device.sm_count;
   const double rows = together ? std::ceil(static_cast<double>(work.rows) / split) : work.rows;
-  const double trips =
-      std::ceil(rows / (2 * row_step)) * std::ceil((split - (together ? 1.0 : 0.0)) / SlicesAtOnce(config));
+  const int at_once = config.family == Family::kMma ? 2 : FragmentsAtOnce(config);
+  const double trips = std::ceil(rows / (at_once * row_step)) *
+                       std::ceil((split - (together ? 1.0 : 0.0)) / SlicesAtOnce(config));
   // Written and read once, fp32.
   const double traffic = 8.0 * (split - (together ? 1 : 0)) * m * problem.n;
   return kReductionUs + std::max(kReductionStepUs * trips,

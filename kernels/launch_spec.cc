@@ -8,8 +8,8 @@
 #include "kernels/packing.h"
 
 namespace qgemm {
-KernelArgument PointerTo(std::string name, PointerRole role, bool read, bool written) {
-  return {std::move(name), PointerArgument{role, read, written, 16}};
+KernelArgument PointerTo(std::string name, PointerRole role, bool read, bool written, int alignment) {
+  return {std::move(name), PointerArgument{role, read, written, alignment}};
 }
 KernelArgument ConstantArgument(std::string name, int64_t value) {
   return {std::move(name), IntegerArgument{32, value}};

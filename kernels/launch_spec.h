@@ -52,8 +52,8 @@ struct KernelArgument {
   std::variant<PointerArgument, IntegerArgument, TensorMapArgument> kind;
 };
 
-KernelArgument PointerTo(std::string name, PointerRole role, bool read, bool written);  // 16-byte aligned
-KernelArgument ConstantArgument(std::string name, int64_t value);                       // i32
+KernelArgument PointerTo(std::string name, PointerRole role, bool read, bool written, int alignment = 16);
+KernelArgument ConstantArgument(std::string name, int64_t value);  // i32
 KernelArgument SymbolArgument(std::string name, int bits, Symbol symbol);
 
 struct Dim3 {

@@ -112,6 +112,11 @@ QG_DEVICE float max_or_nan(float a, float b) {
   return d;
 }
 
+// Into the L2 cache; nothing waits for it.
+QG_DEVICE void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p) : "memory"); }
+// A line of 128 bytes whose contents nobody wants any more: what is read there next is anything (PTX ISA, discard).
+QG_DEVICE void discard(const void* line) { asm volatile("discard.global.L2 [%0], 128;" ::"l"(line) : "memory"); }
+
 QG_DEVICE void store_cg(Float4* p, Float4 v) {
   asm volatile("st.global.cg.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }

@@ -99,6 +99,7 @@ struct Columns {
   int there;  // columns that exist, 0 to kColumns
   bool whole;
 
+  Columns() = default;
   // From `row` of Y on; `col`: of Y before it is gated.
   QG_DEVICE Columns(const Output& out, int col, i64 row, int step) {
     const int columns = (config::kGated ? out.n >> 1 : out.n), first = config::kGated ? col >> 1 : col;
@@ -268,6 +269,20 @@ QG_DEVICE void find_in_workspace(const Output& out, int slices, int tile_bytes, 
   const i64 ticket_bytes = (static_cast<i64>(gridDim.x) * gridDim.y * 4 + 255) & ~255ll;
   ticket = static_cast<u32*>(out.workspace) + tile;
   partials = static_cast<const u8*>(out.workspace) + ticket_bytes + tile * slices * tile_bytes + place;
+}
+
+// One thread, while all wait for the first copies: the pages that the epilogue will touch are then known to the SM, and what it asks for first
+// is in the L2 cache. 0.1 to 0.3 us of kernels of 3 to 6 (256x6656).
+QG_DEVICE void prefetch_outputs(const Output& out, int tile_bytes, i64 first_row, int first_col) {
+  const int col = config::kGated ? first_col >> 1 : first_col;
+  prefetch(static_cast<const u8*>(out.y) + (first_row * out.ldy + col) * kOutBytes);
+  if (gridDim.z > 1 && slices_in_cluster() == 1) {
+    u32* ticket;
+    const u8* partials;
+    find_in_workspace(out, gridDim.z, tile_bytes, 0, ticket, partials);
+    prefetch(ticket);
+    prefetch(partials);
+  }
 }
 
 // One thread: the shares that its CTA adds, as bits.

@@ -9,6 +9,9 @@
 //                     add goes straight from registers to the workspace, or to them. A warp turns what it has added round in its own
 //                     corner of shared memory and stores 16 columns of 8 rows: no barrier behind the wait for the others.
 //                     Kernels of more than 32 kept fragments a warp, or of several passes, have no code for it (kMaySplit).
+//                     Partial sums that were added are dropped from the L2 cache, which else writes them to memory later.
+//   packed            where sums want nothing but a bias and their cast to 16 bits (kPacked), they are cast in registers and turned round by
+//                     stmatrix: rows of 16-bit results in shared memory, and 16 bytes a store. The rest is in fp32 until it is stored.
 //   partials          [fragment u][warp of the K group][lane][4], u = token fragment * kRowTiles + row tile
 //
 // Shared memory: staged fragments [u][warp of the K group], in the tile's order | corners [warp][kAtOnce][8][20] fp32 | pushed fragments
@@ -17,7 +20,15 @@
 // Beside rows.cuh's way for the same candidates (H200, int4 g128 bf16, us after a memset): 5376x21504, M 64, six slices in the workspace
 // 31.2 -> 29.9, 6656x19968, five slices, 34.6 -> 33.4, 5376x4096, M 128, three 15.8 -> 15.0; in clusters 8448x6656, M 128, two slices
 // 24.5 -> 23.9, 1024x6656, M 128, six 9.8 -> 8.9, M 16 5.7 -> 5.4.
-// Tried and slower: branches around loads of slices that do not exist instead of predicates (16.9 against 15.5 us, 192 x 128 results, four
+// Packed, beside rows of fp32: 5376x4096 M 128, three slices 15.5 -> 15.1, M 256, one slice 24.7 -> 23.9, 8448x6656 M 128, two slices of a
+// cluster 24.5 -> 23.9; nothing at M 64. Six fragments of two slices at once instead of four of four: 15.1 -> 14.7. Discarded lines cost 0.1 to
+// 0.3 us after a memset (M 128 13.6 -> 13.9, M 64 29.5 -> 29.5 to 29.9) and save 0.5 to 3 after reads (15.0 -> 13.9, 30.5 -> 29.9, 34.7 -> 33.3
+// with five slices), where memory would else write them back while the next kernel reads.
+//
+// Tried and slower: a ticket for each warp of a tile, so that warps wait for none but their like, without barriers (0.2 to 0.7 us); one CTA with
+// a longer slice that adds the sums of the others, copied into its ring while it still multiplies (5376x4096, M 128, slices of 9, 9 and 14
+// groups 14.9 against 14.7 us; a quarter less for NVRTC; faster only where CTAs of a tile do not add together, M 96 15.6 -> 13.5);
+// branches around loads of slices that do not exist instead of predicates (16.9 against 15.5 us, 192 x 128 results, four
 // slices of a cluster); pushes from staged sums in a rolled loop (0.1 to 0.3 us); one loop that stores both rows and what was turned round
 // (M 1024 60.8 to 63.7; 5 ms of 190 less for NVRTC); pushes of 128 x 64 results and more from several warpgroups to one other slice (1 to 7 %
 // more; to three and more they are as fast as reads, or faster: one warpgroup with one row tile always pushes, 1024x6656, M 128, 9.6 to 8.9).
@@ -42,6 +53,72 @@ template <int kCount>
 QG_DEVICE Float4 fragment(const float (&acc)[config::kRowTiles][kCount], int u, bool nothing) {
   const float* c = acc[u % config::kRowTiles] + u / config::kRowTiles * 4;
   return nothing ? Float4{} : Float4{c[0], c[1], c[2], c[3]};
+}
+
+// Sums that want nothing but a bias and their cast change places in Y's 16-bit type: half the bytes, and a quarter of the instructions.
+enum : bool { kPacked = !config::kOutIsFp32 && config::kActivation == 0 && !config::kGated && !config::kResidual };
+enum : int { kPackedRow = config::kTileN * 2 + 16 };  // bytes from a token to the next: no bank conflicts
+
+// What is added to rows g and g + 8 of the 16 that a fragment has.
+struct RowBias {
+  float low, high;
+};
+QG_DEVICE RowBias row_bias(const Output& out, int row) {
+  if constexpr (!config::kBias) return RowBias{};
+  return RowBias{row < out.n ? read_out_type(out.bias, row) : 0.f, row + 8 < out.n ? read_out_type(out.bias, row + 8) : 0.f};
+}
+// A fragment is two matrices of 8 rows of W and 8 tokens. Turned round, a row of them is 8 columns of Y (PTX ISA, stmatrix): lane i of each
+// eight says where that of token i goes.
+QG_DEVICE void store_turned(u32 address, const Float4& a, const RowBias& bias) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" ::"r"(address), "r"(act::pack(a.x + bias.low, a.y + bias.low)),
+               "r"(act::pack(a.z + bias.high, a.w + bias.high))
+               : "memory");
+}
+QG_DEVICE void store_turned(u32 address, const Float4& a, const RowBias& bias_a, const Float4& b, const RowBias& bias_b) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+               "r"(act::pack(a.x + bias_a.low, a.y + bias_a.low)), "r"(act::pack(a.z + bias_a.high, a.w + bias_a.high)),
+               "r"(act::pack(b.x + bias_b.low, b.y + bias_b.low)), "r"(act::pack(b.z + bias_b.high, b.w + bias_b.high))
+               : "memory");
+}
+// 8 columns of a row of Y, from 16 bytes of shared memory on: whole ones by one store, others one by one.
+QG_DEVICE void copy_columns(const Output& out, i64 row, int col, const u8* from) {
+  const int there = min_of(out.n - col, 8);
+  u16* const y = static_cast<u16*>(out.y) + (row * out.ldy + col);
+  if (there == 8 && (out.ldy & 7) == 0) {
+    *reinterpret_cast<Vec4*>(y) = *reinterpret_cast<const Vec4*>(from);
+  } else {
+#pragma unroll 1
+    for (int i = 0; i < there; ++i) y[i] = reinterpret_cast<const u16*>(from)[i];
+  }
+}
+
+// One slice of K, and one K group: all sums packed into shared memory, and rows of them to Y.
+template <int kCount>
+QG_DEVICE void store_packed(const float (&acc)[config::kRowTiles][kCount], u8* packed, const Output& out, int rows, int first_row,
+                            int first_col) {
+  const int tid = threadIdx.x, lane = tid & 31, warp = warp_index();
+#pragma unroll
+  for (int r = 0; r < config::kRowTiles; ++r) {
+    const int first = ((warp / 4 * config::kRowTiles + r) * 4 + warp % 4) * 16;
+    const RowBias bias = row_bias(out, first_col + first + lane / 4);
+    const u32 to = shared_address(packed) + (lane / 16 * 8 + lane % 8) * kPackedRow + (first + (lane & 8)) * 2;
+#pragma unroll
+    for (int t = 0; t < config::kTileM / 8; t += 2) {
+      const Float4 even = fragment(acc, t * config::kRowTiles + r, false);
+      if (t + 1 < config::kTileM / 8) {
+        store_turned(to + t * 8 * kPackedRow, even, bias, fragment(acc, (t + 1) * config::kRowTiles + r, false), bias);
+      } else {
+        store_turned(to + t * 8 * kPackedRow, even, bias);
+      }
+    }
+  }
+  barrier();
+  enum : int { kVectors8 = config::kTileN / 8, kStep = config::kEpilogueThreads / kVectors8 };
+  const int col = tid % kVectors8 * 8;
+#pragma unroll 1
+  for (int m = tid / kVectors8; m < rows && first_col + col < out.n; m += kStep) {
+    copy_columns(out, static_cast<i64>(first_row) + m, first_col + col, packed + m * kPackedRow + col * 2);
+  }
 }
 
 // One slice of K: all sums into shared memory, and rows of them to Y.
@@ -157,10 +234,9 @@ QG_DEVICE void add_slices(const float (&acc)[config::kRowTiles][kCount], bool no
   float* const turn = reinterpret_cast<float*>(shared + kTileBytes) + warp * (kAtOnce * kTurnFloats);
   u8* const received = shared + kTileBytes + kWarps * kAtOnce * kTurnFloats * 4 + warp * kFragmentBytes + lane * 16;
   const int g = lane / 4, t2 = lane % 4 * 2;
-  const auto columns_of = [&](int r) {
-    return Columns(out, first_col + ((group_warp / 4 * config::kRowTiles + r) * 4 + group_warp % 4) * 16 + t2 * 2,
-                   static_cast<i64>(first_row) + g, 8);
-  };
+  // The columns of Y that row tile r of this warp is.
+  const auto first_of_tile = [&](int r) { return first_col + ((group_warp / 4 * config::kRowTiles + r) * 4 + group_warp % 4) * 16; };
+  const auto columns_of = [&](int r) { return Columns(out, first_of_tile(r) + t2 * 2, static_cast<i64>(first_row) + g, 8); };
   u32 shares = 1u << self;  // that this CTA adds, as bits
   bool all = false;         // or every one
   u32* ticket = nullptr;
@@ -195,7 +271,13 @@ QG_DEVICE void add_slices(const float (&acc)[config::kRowTiles][kCount], bool no
 #pragma unroll
   for (int i = 0; i < kKept; ++i) stage_if(shared_address(staged) + i * kStepBytes, kept[i], (kept_here & 1u << i) != 0);
   if (cluster && !pushes) cluster_arrive();
-  Columns columns = columns_of(0);
+  Columns columns;
+  RowBias bias;
+  if constexpr (kPacked) {
+    bias = row_bias(out, first_of_tile(0) + g);
+  } else {
+    columns = columns_of(0);
+  }
   if (pushes) {
     wait_for_pushes(shared_address(&pushed));
   } else if (cluster) {
@@ -222,9 +304,9 @@ QG_DEVICE void add_slices(const float (&acc)[config::kRowTiles][kCount], bool no
 #pragma unroll 1
   for (; shares != 0; shares &= shares - 1) {
     int share = all ? start : __ffs(shares) - 1, round = 0;
-    const int stride = all ? 1 : slices;
+    const int stride = all ? 1 : slices, begin = all ? 0 : first_of(share);
 #pragma unroll 1
-    for (int i = all ? 0 : first_of(share); i < count; i += kAtOnce * stride) {
+    for (int i = begin; i < count; i += kAtOnce * stride) {
       Float4 sum[kAtOnce];
       const u8* from[kAtOnce];
       int skipped[kAtOnce], limit[kAtOnce];
@@ -269,24 +351,64 @@ QG_DEVICE void add_slices(const float (&acc)[config::kRowTiles][kCount], bool no
           }
         }
       }
+      if constexpr (kPacked) {
+        u8* const packed = reinterpret_cast<u8*>(turn) + lane * 16;
+        const auto bias_of = [&](int i) {
+          if constexpr (config::kRowTiles == 1) return bias;
+          return row_bias(out, first_of_tile((i * config::kWarpsK + group_k) % config::kRowTiles) + g);
+        };
 #pragma unroll
-      for (int h = 0; h < kAtOnce; ++h) {
-        Partial* o = turn + h * kTurnFloats + t2 * kTurnRow + g;
-        o[0] = sum[h].x;
-        o[kTurnRow] = sum[h].y;
-        o[8] = sum[h].z;
-        o[kTurnRow + 8] = sum[h].w;
-      }
-      __syncwarp();
+        for (int h = 0; h < kAtOnce; h += 2) {
+          const u32 to = shared_address(packed) + h * 256;
+          if (h + 1 < kAtOnce) {
+            store_turned(to, sum[h], bias_of(i + h * stride), sum[h + 1], bias_of(i + (h + 1) * stride));
+          } else {
+            store_turned(to, sum[h], bias_of(i + h * stride));
+          }
+        }
+        __syncwarp();
+        // Half a warp copies each of two fragments.
 #pragma unroll 1
-      for (int h = 0; h < kAtOnce && i + h * stride < count; ++h) {
-        const int u = (i + h * stride) * config::kWarpsK + group_k, t = u / config::kRowTiles;
-        if constexpr (config::kRowTiles > 1) columns = columns_of(u % config::kRowTiles);
-        if (t * 8 + g < rows && columns.there > 0) {
-          columns.store_at(*reinterpret_cast<const Float4*>(turn + h * kTurnFloats + g * kTurnRow + t2 * 2), t);
+        for (int h = lane / 16; h < kAtOnce; h += 2) {
+          const int at = i + h * stride, u = at * config::kWarpsK + group_k;
+          const int m = u / config::kRowTiles * 8 + lane % 8, col = first_of_tile(u % config::kRowTiles) + (lane & 8);
+          if (at < count && m < rows && col < out.n) {
+            copy_columns(out, static_cast<i64>(first_row) + m, col, packed + h / 2 * 512);
+          }
+        }
+      } else {
+#pragma unroll
+        for (int h = 0; h < kAtOnce; ++h) {
+          Partial* o = turn + h * kTurnFloats + t2 * kTurnRow + g;
+          o[0] = sum[h].x;
+          o[kTurnRow] = sum[h].y;
+          o[8] = sum[h].z;
+          o[kTurnRow + 8] = sum[h].w;
+        }
+        __syncwarp();
+#pragma unroll 1
+        for (int h = 0; h < kAtOnce && i + h * stride < count; ++h) {
+          const int u = (i + h * stride) * config::kWarpsK + group_k, t = u / config::kRowTiles;
+          if constexpr (config::kRowTiles > 1) columns = columns_of(u % config::kRowTiles);
+          if (t * 8 + g < rows && columns.there > 0) {
+            columns.store_at(*reinterpret_cast<const Float4*>(turn + h * kTurnFloats + g * kTurnRow + t2 * 2), t);
+          }
         }
       }
       __syncwarp();
+    }
+    if constexpr (config::kMayShare) {
+      // Partial sums that were added are dropped from the L2 cache, which else writes them to memory one day. A line of 128 bytes a lane.
+      if (!cluster) {
+        const float inverse = reciprocal(static_cast<float>(slices));
+        const u8* const lines = partials + (lane % 4 * 128 - lane * 16);
+#pragma unroll 1
+        for (int q = lane / 4;; q += 8) {
+          const int n = whole_parts(q, inverse), i = begin + n * stride;
+          if (i >= count) break;
+          discard(lines + static_cast<i64>(q - n * slices) * kTileBytes + i * kStepBytes);
+        }
+      }
     }
     if (all) break;
   }
@@ -301,7 +423,11 @@ QG_DEVICE void run(const float (&acc)[config::kRowTiles][kCount], bool nothing, 
                    int first_col) {
   if (!config::kMaySplit || gridDim.z == 1) {
     barrier();  // nobody reads the ring any more, and every copy into it was waited for
-    store_rows(acc, nothing, reinterpret_cast<float*>(shared), out, rows, first_row, first_col);
+    if constexpr (kPacked && config::kWarpsK == 1) {
+      store_packed(acc, shared, out, rows, first_row, first_col);
+    } else {
+      store_rows(acc, nothing, reinterpret_cast<float*>(shared), out, rows, first_row, first_col);
+    }
   } else if constexpr (config::kMaySplit) {
     add_slices(acc, nothing, shared, out, rows, first_row, first_col);
   }

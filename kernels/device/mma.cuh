@@ -572,6 +572,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
     copy_stage(s, s);
     copy_commit();
   }
+  if (tid == 0) epilogue::prefetch_outputs(out, kTileM * kTileN * 4, first_row, blockIdx.y * kTileN);
   ByteScales byte_scales = {};
   if constexpr (kByteActivations) {
     u8* const bytes = shared + (warp.activations - shared_address(shared));

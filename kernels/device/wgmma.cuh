@@ -45,7 +45,9 @@
 // Raw codes in `post`, as in family mma, with a wgmma of ones for the activations' sums: not fewer instructions (840 against 816), since
 // ones and sums take registers of their own, and up to 150 of these. What did pay is to have the warp's number from another lane
 // (warp_index): 199 instructions a stage instead of 222, and M = 64 takes 7 % less.
-// prefetch.tensormap by the producer before the barriers are made, these made by a thread each: 0.3 us slower at M = 8 to 64.
+// prefetch.tensormap by the producer before the barriers are made, these made by a thread each: 0.3 us slower at M = 8 to 64. The barriers made
+// by the weights' producer, which asks for its first stage before the others know of them: 0.2 to 0.6 slower in most (5376x4096, M = 64 10.2 to
+// 10.7; one slice of 8448x6656, M = 64 16.6 to 16.2). The kernel's code in the L2 cache before it starts: nothing.
 //
 // The same, int4 g128 bf16, M = 64 on 8448x6656 and 6656x19968 (18.2 and 39.9 us after a memset): weights in panels of 64 rows, one bulk copy
 // without a tensor map each (18.5, 40.1); every k16 step's wgmma issued as soon as that step is dequantized (18.5, no better);
@@ -335,6 +337,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
   if constexpr (kMoveRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(+kConsumerRegisters));
   const int group_n = (warp >> 2) % kGroupsN, group_k = (warp >> 2) / kGroupsN;
   const int fragment = warp & 3;
+  if (tid == 0) epilogue::prefetch_outputs(out, kTileM * kTileN * 4, first_row, blockIdx.y * kTileN);
   Scale row_scale[kRowTiles];  // channel-wise
   if constexpr (kChannelWise) {
 #pragma unroll

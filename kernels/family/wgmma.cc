@@ -190,7 +190,8 @@ class Wgmma final : public KernelFamily {
             ConstantArgument("units_quotient", units / split_k),
             ConstantArgument("units_remainder", units % split_k),
             PointerTo("y", PointerRole::kY, false, true),
-            PointerTo("workspace", PointerRole::kWorkspace, true, true),
+            // Lines of it are discarded.
+            PointerTo("workspace", PointerRole::kWorkspace, true, true, 128),
             SymbolArgument("ldy", 64, Symbol::kLdy),
             SymbolArgument("ldr", 64, Symbol::kLdr),
             PointerTo("bias", PointerRole::kBias, true, false),

@@ -107,6 +107,7 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
   if (!i.guard.empty() && !predicates.at(i.guard)) return;
   if (i.Is("mma.sync")) return Mma(i, o);
   if (i.Is("ldmatrix")) return LoadMatrix(i, o);
+  if (i.Is("stmatrix")) return StoreMatrix(i, o);
   if (i.Is("createpolicy")) return Set(v[0], o, kPolicy);
   if (i.Is("cp.async.cg.shared.global")) {
     const bool hint = absl::StrContains(i.name, "cache_hint");
@@ -219,6 +220,20 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
     }
     if (!CheckGlobal(p, 16, true)) return;
     StoreFloat4(p, v, o);
+    return;
+  }
+  // A prefetch reads nothing, but has no business beyond the buffers either.
+  if (i.Is("prefetch.global.L2")) {
+    std::string wrong;
+    if (launch_.memory->Find(Pointer(v[0], o), 1, false, &wrong) == nullptr) Problem("prefetch " + wrong);
+    return;
+  }
+  if (i.Is("discard.global.L2")) {
+    auto* p = static_cast<uint8_t*>(const_cast<void*>(Pointer(v[0], o)));
+    if (Word(v[1], o) != 128 || reinterpret_cast<uintptr_t>(p) % 128 != 0) {
+      Problem("discard of what is no line of 128 bytes");
+    }
+    if (CheckGlobal(p, 128, true)) std::memset(p, 0xff, 128);
     return;
   }
   if (i.Is("bar.sync")) return Barrier(static_cast<int>(Word(v[0], o)), static_cast<int>(Word(v[1], o)));
@@ -350,6 +365,41 @@ void Machine::LoadMatrix(const PtxInstruction& i, const SimtOperand* operands) {
         thread_ = last;
       },
       "ldmatrix");
+}
+
+void Machine::StoreMatrix(const PtxInstruction& i, const SimtOperand* operands) {
+  const int matrices = absl::StrContains(i.name, ".x4") ? 4 : 2;
+  QGEMM_CHECK(absl::StrContains(i.name, ".m8n8.") && absl::StrContains(i.name, ".trans."));
+  Together(
+      &i, operands,
+      [&](Warp& warp) {
+        Thread* const last = thread_;
+        const auto operand = [&](int lane) { return static_cast<const SimtOperand*>(warp.operands[lane]); };
+        for (int m = 0; m < matrices; ++m) {
+          for (int row = 0; row < 8; ++row) {
+            const int giver = m * 8 + row;
+            thread_ = warp.lanes[giver];
+            const uint32_t address = Word(i.values[0], operand(giver));
+            if (address % 16 != 0) Problem("stmatrix of a row that is not aligned to 16 bytes");
+            if (address + 16 > cta().shared->end()) {
+              Problem("stmatrix beyond shared memory");
+              continue;
+            }
+            auto* p = static_cast<uint8_t*>(cta().shared->At(address));
+            // Written by the lanes that have the values, whoever says where.
+            for (int column = 0; column < 8; ++column) {
+              const int holder = column * 4 + row / 2;
+              thread_ = warp.lanes[holder];
+              Access(p + column * 2, 2, true);
+              const uint32_t pair = Word(i.values[1 + m], operand(holder));
+              const auto value = static_cast<uint16_t>(pair >> row % 2 * 16);
+              std::memcpy(p + column * 2, &value, 2);
+            }
+          }
+        }
+        thread_ = last;
+      },
+      "stmatrix");
 }
 
 // m16n8k16 with 16-bit operands and fp32 sums, m16n8k32 with signed bytes and int32 sums.

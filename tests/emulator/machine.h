@@ -185,6 +185,7 @@ class Machine {
   void ExecuteOne(const PtxInstruction& i, const SimtOperand* operands,
                   std::map<std::string, bool>& predicates);
   void LoadMatrix(const PtxInstruction& i, const SimtOperand* operands);
+  void StoreMatrix(const PtxInstruction& i, const SimtOperand* operands);
   void Mma(const PtxInstruction& i, const SimtOperand* operands);
   void WaitForCopies(size_t pending);
   void IssueWgmma(const PtxInstruction& i, const SimtOperand* operands, bool accumulate);
