@@ -43,6 +43,11 @@ absl::Status IsLegal(const Candidate& candidate, const Problem& problem, int64_t
           absl::StrCat("reduction cluster needs compute capability 9.x or 10.x, ", device.name, " has ",
                        device.compute_major, ".", device.compute_minor));
     }
+    if (!PushesSlices(config)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("reduction cluster: kernels of tiles of ", config.tile_m(), " x ", config.tile_n(),
+                       " push no sums to each other; reduction must be workspace"));
+    }
     if (candidate.split_k > kMaxClusterSplit) {
       return absl::FailedPreconditionError(absl::StrCat("split_k ", candidate.split_k, " exceeds the ",
                                                         kMaxClusterSplit, " CTAs of a cluster"));

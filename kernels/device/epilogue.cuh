@@ -4,9 +4,9 @@
 //   one slice of K:   sums of the CTA's K groups -> bias -> activation, gate -> residual -> cast -> Y
 //   S slices:         sums -> workspace partial of this slice; the CTA that takes a tile's last ticket, or all of the tile's CTAs, each its
 //                     share, add the slices. The ticket is set back to 0 for the next launch.
-//   S slices in a     the CTAs of a tile's slices are one thread block cluster (sm_90 and up): each adds its share. Of small tiles the
-//   cluster:          others push their sums to it (st.async): a fence of the cluster, which reading them would take, and the trip there
-//                     and back are 0.4 us. Of large ones it reads them.
+//   S slices in a     the CTAs of a tile's slices are one thread block cluster (sm_90 and up): each adds its share, and the others push
+//   cluster:          their sums to it (st.async): a fence of the cluster, which reading them would take, and the trip there and back are
+//                     0.4 us. Kernels of large tiles have no code for it (kPush).
 //
 // A share's own slice comes first, then the others in their order; where there are no shares (rows.cuh), all in their order. So the result
 // does not depend on who adds: bitwise repeatable for a given (config, S, M).
@@ -176,12 +176,6 @@ QG_DEVICE int slices_in_cluster() {
   asm volatile("mov.u32 %0, %%cluster_nctaid.z;" : "=r"(size));
   return size;
 }
-// What all threads of the cluster have written to shared memory before, all may read behind it.
-QG_DEVICE void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-QG_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-QG_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 // Has them meet, and orders no writes: a release waits for all that a thread has written, to global memory, too.
 QG_DEVICE void cluster_meet() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -213,9 +207,6 @@ QG_DEVICE void push_if(u32 to, int rank, const Float4& v, u32 barrier, bool ther
 }
 #else
 QG_DEVICE int slices_in_cluster() { return 1; }
-QG_DEVICE void cluster_barrier() {}
-QG_DEVICE void cluster_arrive() {}
-QG_DEVICE void cluster_wait() {}
 QG_DEVICE void cluster_meet() {}
 QG_DEVICE void make_push_barrier(u32, u32) {}
 QG_DEVICE void expect_pushes(u32, u32) {}

@@ -32,7 +32,10 @@
 // slices of a cluster); pushes from staged sums in a rolled loop (0.1 to 0.3 us); one loop that stores both rows and what was turned round
 // (M 1024 60.8 to 63.7; 5 ms of 190 less for NVRTC); pushes of 128 x 64 results and more from several warpgroups to one other slice (1 to 7 %
 // more; to three and more they are as fast as reads, or faster: one warpgroup with one row tile always pushes, 1024x6656, M 128, 9.6 to 8.9).
-// No gain in any best candidate: tiles too small to fill an SM added by all of their CTAs, too.
+// Tiles of 64 tokens and two warpgroups along N added by all of their CTAs, six fragments of two slices at once: 2 to 8 % less, and still
+// behind others (M 64, 5376x4096 11.8 to 10.7 beside 9.6, 5376x21504 32.9 to 31.4 beside 30.2); of 96 tokens, where it is done, 15.4 to 13.1
+// and 40.3 to 37.0, the best there. Sums of tiles of more than 4096 results and several warpgroups read in a cluster by each CTA for its share:
+// within 1 % of the workspace or behind it in all cells but one (M 96, 6 %, before the above).
 
 namespace epilogue {
 
@@ -152,19 +155,15 @@ QG_DEVICE void store_rows(const float (&acc)[config::kRowTiles][kCount], bool no
   }
 }
 
-// A slice's sums, from where its CTA wrote them: `from` + slice * kTileBytes in global memory, or, of a cluster, what `from` is in the CTA of
-// that rank (PTX ISA, mapa). Without a branch, so that all are asked for before the first is waited for. Where it is not there, nothing is
-// known of `v`, and add_if() takes it for nothing.
+// A slice's sums, from where its CTA wrote them. Without a branch, so that all are asked for before the first is waited for. Where it is not
+// there, nothing is known of `v`, and add_if() takes it for nothing.
 template <int kTileBytes>
-QG_DEVICE void load_slice(Float4& v, const u8* from, int slice, bool there, bool cluster) {
+QG_DEVICE void load_slice(Float4& v, const u8* from, int slice, bool there) {
   asm volatile(
-      "{\n.reg .pred there, peer;\n.reg .b64 at;\nsetp.ne.b32 there, %5, 0;\nmad.wide.u32 at, %6, %8, %4;\n"
-#if __CUDA_ARCH__ >= 900
-      "setp.ne.and.s32 peer, %7, 0, there;\n@peer mapa.u64 at, %4, %6;\n"
-#endif
+      "{\n.reg .pred there;\n.reg .b64 at;\nsetp.ne.b32 there, %5, 0;\nmad.wide.u32 at, %6, %7, %4;\n"
       "@there ld.relaxed.gpu.v4.f32 {%0,%1,%2,%3}, [at];\n}"
       : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-      : "l"(from), "r"(static_cast<int>(there)), "r"(slice), "r"(static_cast<int>(cluster)), "n"(kTileBytes)
+      : "l"(from), "r"(static_cast<int>(there)), "r"(slice), "n"(kTileBytes)
       : "memory");
 }
 QG_DEVICE void add_if(Float4& s, const Float4& v, bool there) {
@@ -189,10 +188,10 @@ QG_DEVICE void add_slices(const float (&acc)[config::kRowTiles][kCount], bool no
   const int slices = gridDim.z, self = blockIdx.z;
   const int tid = threadIdx.x, lane = tid & 31, warp = warp_index();
   const int group_k = warp / kGroupWarps, group_warp = warp % kGroupWarps;
-  const bool cluster = slices_in_cluster() > 1, pushes = config::kPush && cluster;
+  const bool pushes = config::kPush && slices_in_cluster() > 1;
   bool together = false;
   if constexpr (config::kMayShare) {
-    together = !cluster && slices <= config::kMostShares && all_resident(slices);
+    together = !pushes && slices <= config::kMostShares && all_resident(slices);
   }
   // This lane's part of the first fragment that this warp keeps, in what all slices have of this tile.
   const int place = (group_k * kGroupWarps + group_warp) * kFragmentBytes + lane * 16;
@@ -254,8 +253,6 @@ QG_DEVICE void add_slices(const float (&acc)[config::kRowTiles][kCount], bool no
       z = next(z);
       if (++in_round == slices) in_round = 0, ++round;
     }
-  } else if (cluster) {
-    if constexpr (config::kWarpsK == 1) barrier();  // nobody reads the ring any more
   } else {
     find_in_workspace(out, slices, kTileBytes, place, ticket, partials);
     u8* const mine = const_cast<u8*>(partials) + static_cast<i64>(self) * kTileBytes;
@@ -267,10 +264,9 @@ QG_DEVICE void add_slices(const float (&acc)[config::kRowTiles][kCount], bool no
     barrier();  // and nobody reads the ring any more
     if (tid == 0) taken = take(ticket, slices, false, together, false);
   }
-  const u32 kept_here = pushes || together ? own : cluster ? own | others : 0;
+  const u32 kept_here = pushes || together ? own : 0;
 #pragma unroll
   for (int i = 0; i < kKept; ++i) stage_if(shared_address(staged) + i * kStepBytes, kept[i], (kept_here & 1u << i) != 0);
-  if (cluster && !pushes) cluster_arrive();
   Columns columns;
   RowBias bias;
   if constexpr (kPacked) {
@@ -280,8 +276,6 @@ QG_DEVICE void add_slices(const float (&acc)[config::kRowTiles][kCount], bool no
   }
   if (pushes) {
     wait_for_pushes(shared_address(&pushed));
-  } else if (cluster) {
-    cluster_wait();
   } else {
     barrier();
     shares = taken;
@@ -316,11 +310,11 @@ QG_DEVICE void add_slices(const float (&acc)[config::kRowTiles][kCount], bool no
         const bool there = i + h * stride < count;
         skipped[h] = share;
         limit[h] = there ? slices - 1 : 0;
-        from[h] = (!config::kPush && cluster ? staged : partials) + offset;
-        if ((cluster || together) && share == self) {
+        from[h] = partials + offset;
+        if ((pushes || together) && share == self) {
           if (there) sum[h] = *reinterpret_cast<const Float4*>(staged + offset);
         } else {
-          load_slice<kTileBytes>(sum[h], from[h], share, there, false);
+          load_slice<kTileBytes>(sum[h], from[h], share, there);
         }
         if (all) share = next(share);
       }
@@ -341,7 +335,7 @@ QG_DEVICE void add_slices(const float (&acc)[config::kRowTiles][kCount], bool no
           for (int h = 0; h < kAtOnce; ++h) {
 #pragma unroll
             for (int j = 0; j < config::kSlicesAtOnce; ++j) {
-              load_slice<kTileBytes>(part[h][j], from[h], z + j + (z + j >= skipped[h] ? 1 : 0), z + j < limit[h], !config::kPush && cluster);
+              load_slice<kTileBytes>(part[h][j], from[h], z + j + (z + j >= skipped[h] ? 1 : 0), z + j < limit[h]);
             }
           }
 #pragma unroll
@@ -399,21 +393,18 @@ QG_DEVICE void add_slices(const float (&acc)[config::kRowTiles][kCount], bool no
     }
     if constexpr (config::kMayShare) {
       // Partial sums that were added are dropped from the L2 cache, which else writes them to memory one day. A line of 128 bytes a lane.
-      if (!cluster) {
-        const float inverse = reciprocal(static_cast<float>(slices));
-        const u8* const lines = partials + (lane % 4 * 128 - lane * 16);
+      if (!pushes) {
 #pragma unroll 1
-        for (int q = lane / 4;; q += 8) {
-          const int n = whole_parts(q, inverse), i = begin + n * stride;
-          if (i >= count) break;
-          discard(lines + static_cast<i64>(q - n * slices) * kTileBytes + i * kStepBytes);
+        for (int i = begin + lane / 4 * stride; i < count; i += 8 * stride) {
+          const u8* line = partials + (lane % 4 * 128 - lane * 16) + i * kStepBytes;
+#pragma unroll 1
+          for (int z = 0; z < slices; ++z, line += kTileBytes) discard(line);
         }
       }
     }
     if (all) break;
   }
   if (together && departures(state) + 1 == slices) *ticket = 0;
-  if (cluster && !pushes) cluster_meet();  // nobody leaves while its shared memory is read
 }
 
 // The first kEpilogueThreads threads of the CTA call this; others have left. `nothing`: this K group had no stage. `rows`: rows of Y in

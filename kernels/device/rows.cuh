@@ -13,23 +13,19 @@ namespace epilogue {
 enum : int { kRowsAtOnce = config::kTileM > kRowStep ? 2 : 1 };
 
 // The slices z, z + 1, ... of a row, as many as there are below `end`, counted without the slice `skipped`; zeros where there is none. They come
-// from where their CTAs wrote them: `from` + slice * kTileBytes in global memory, or, of a cluster, what `from` is in the CTA of that
-// rank (PTX ISA, mapa). Without a branch, so that all are asked for before the first is waited for, and with as little as may be in sight of
-// the compiler, which takes 0.1 ms for an instruction.
+// from where their CTAs wrote them, `from` + slice * kTileBytes. Without a branch, so that all are asked for before the first is waited for,
+// and with as little as may be in sight of the compiler, which takes 0.1 ms for an instruction.
 template <int kTileBytes, int kCount>
-QG_DEVICE void load_slices(Float4 (&v)[kCount], const u8* from, int z, int end, int skipped, bool cluster) {
+QG_DEVICE void load_slices(Float4 (&v)[kCount], const u8* from, int z, int end, int skipped) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     const int slice = z + i + (z + i >= skipped ? 1 : 0);
     asm volatile(
-        "{\n.reg .pred there, peer;\n.reg .b64 at;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
-        "setp.lt.s32 there, %5, %6;\nmad.wide.u32 at, %7, %9, %4;\n"
-#if __CUDA_ARCH__ >= 900
-        "setp.ne.and.s32 peer, %8, 0, there;\n@peer mapa.u64 at, %4, %7;\n"
-#endif
+        "{\n.reg .pred there;\n.reg .b64 at;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
+        "setp.lt.s32 there, %5, %6;\nmad.wide.u32 at, %7, %8, %4;\n"
         "@there ld.relaxed.gpu.v4.f32 {%0,%1,%2,%3}, [at];\n}"
         : "=f"(v[i].x), "=f"(v[i].y), "=f"(v[i].z), "=f"(v[i].w)
-        : "l"(from), "r"(z + i), "r"(end), "r"(slice), "r"(static_cast<int>(cluster)), "n"(kTileBytes)
+        : "l"(from), "r"(z + i), "r"(end), "r"(slice), "n"(kTileBytes)
         : "memory");
   }
 }
@@ -40,20 +36,19 @@ QG_DEVICE void load_slices(Float4 (&v)[kCount], const u8* from, int z, int end, 
 QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int first_col) {
   const int tid = threadIdx.x, slices = gridDim.z;
   const int v = tid % kVectors, first = tid / kVectors;  // this thread's float4 of each row, and the first of its rows
-  const bool cluster = slices > 1 && slices_in_cluster() > 1;
+  const bool pushes = config::kPush && slices > 1 && slices_in_cluster() > 1;
   // Both the same for all CTAs of a tile: whether its rows are added share by share, and whether by all of its CTAs.
-  bool sharing = cluster, together = false;
+  bool sharing = pushes, together = false;
   if constexpr (config::kMayShare) {
-    sharing = cluster || (slices > 1 && slices <= config::kMostShares && rows > kRowStep);
-    together = sharing && !cluster && all_resident(slices);
+    sharing = pushes || (slices > 1 && slices <= config::kMostShares && rows > kRowStep);
+    together = sharing && !pushes && all_resident(slices);
   }
   const auto shared_sum = [&](int m, int w) { return reinterpret_cast<Float4*>(red + (w * config::kTileM + m) * kRow + v * 4); };
   // Shares of the tile: whole rows.
   const int share_rows = sharing ? whole_parts(rows + slices - 1, reciprocal(static_cast<float>(slices))) : rows;
   const int own_first = blockIdx.z * share_rows;  // of this CTA's share
   __shared__ u64 pushed;
-  // In a cluster, small tiles: slices are pushed to behind the sums of the CTA that adds them, row for row of its share.
-  const bool pushes = config::kPush && cluster;
+  // In a cluster slices are pushed to behind the sums of the CTA that adds them, row for row of its share.
   const auto received = [&](int slice, int m) {
     return reinterpret_cast<Float4*>(red + (config::kWarpsK * config::kTileM + slice * share_rows + m) * kRow + v * 4);
   };
@@ -82,7 +77,7 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
     if (config::kWarpsK == 2 && !summed) add(s, *shared_sum(m, 1));
     return s;
   };
-  u32 shares = cluster ? 1u << blockIdx.z : 1u;  // that this CTA adds, as bits
+  u32 shares = pushes ? 1u << blockIdx.z : 1u;  // that this CTA adds, as bits
   u32* ticket = nullptr;
   enum : int { kSliceBytes = config::kTileM * config::kTileN * 4 };
   const u8* partials = nullptr;  // this thread's float4 of row 0 of this tile's slice 0; unused in a cluster
@@ -100,25 +95,16 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
     wait_for_pushes(shared_address(&pushed));
   } else if (slices > 1) {
     __shared__ u32 taken;
-    u8* mine = nullptr;
-    if (!cluster) {
-      find_in_workspace(out, slices, kSliceBytes, v * 16, ticket, partials);
-      mine = const_cast<u8*>(partials) + static_cast<i64>(blockIdx.z) * kSliceBytes;
-    }
+    find_in_workspace(out, slices, kSliceBytes, v * 16, ticket, partials);
+    u8* const mine = const_cast<u8*>(partials) + static_cast<i64>(blockIdx.z) * kSliceBytes;
     bool leaves = false;  // and so writes its own share, which it had kept
 #pragma unroll 1
     while (true) {
-      if (!cluster) {
 #pragma unroll 1
-        for (int m = first; m < rows; m += kRowStep) {
-          // What the CTA adds itself stays in shared memory.
-          const bool own = together && static_cast<u32>(m - own_first) < static_cast<u32>(share_rows);
-          if (own == leaves) store_cg(reinterpret_cast<Float4*>(mine + m * (config::kTileN * 4)), *shared_sum(m, 0));
-        }
-      }
-      if (cluster) {
-        cluster_barrier();
-        break;
+      for (int m = first; m < rows; m += kRowStep) {
+        // What the CTA adds itself stays in shared memory.
+        const bool own = together && static_cast<u32>(m - own_first) < static_cast<u32>(share_rows);
+        if (own == leaves) store_cg(reinterpret_cast<Float4*>(mine + m * (config::kTileN * 4)), *shared_sum(m, 0));
       }
       barrier();
       if (tid == 0) taken = take(ticket, slices, sharing, together, leaves);
@@ -136,7 +122,7 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
     const int begin = share_first + first, end = min_of(share_first + share_rows, rows);
     if (slices > 1 && !pushes) {
       // Sums of all slices, into shared memory: where this thread stores them from.
-      const bool here = (cluster || together) && share == blockIdx.z;
+      const bool here = together && share == blockIdx.z;
       const int others = sharing ? slices - 1 : slices, skipped = sharing ? share : slices;
 #pragma unroll 1
       for (int m = begin; m < end; m += kRowsAtOnce * kRowStep) {
@@ -147,13 +133,13 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
         for (int h = 0; h < kRowsAtOnce; ++h) {
           const int row = m + h * kRowStep;
           limit[h] = row < end ? others : 0;
-          from[h] = !config::kPush && cluster ? reinterpret_cast<const u8*>(shared_sum(row, 0)) : partials + row * (config::kTileN * 4);
+          from[h] = partials + row * (config::kTileN * 4);
           if (row >= end) continue;
           if (here) {
             sum[h] = *shared_sum(row, 0);
           } else if (config::kMayShare && sharing) {
             Float4 first_slice[1];
-            load_slices<kSliceBytes>(first_slice, from[h], share, slices, slices, false);
+            load_slices<kSliceBytes>(first_slice, from[h], share, slices, slices);
             sum[h] = first_slice[0];
           }
         }
@@ -162,7 +148,7 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
           Float4 part[kRowsAtOnce][config::kSlicesAtOnce];
 #pragma unroll
           for (int h = 0; h < kRowsAtOnce; ++h) {
-            load_slices<kSliceBytes>(part[h], from[h], z, limit[h], skipped, !config::kPush && cluster);
+            load_slices<kSliceBytes>(part[h], from[h], z, limit[h], skipped);
           }
 #pragma unroll
           for (int h = 0; h < kRowsAtOnce; ++h) {
@@ -188,7 +174,6 @@ QG_DEVICE void run(float* red, const Output& out, int rows, int first_row, int f
     }
   }
   if (together && departures(state) + 1 == slices) *ticket = 0;
-  if (cluster && !pushes) cluster_meet();  // nobody leaves while its shared memory is read
 }
 
 }  // namespace epilogue

@@ -40,7 +40,8 @@ int ChunkStages(const KernelConfig& config) {
 }
 
 bool MayShareTiles(const KernelConfig& config) {
-  return config.tile_m() * config.tile_n() >= (config.epilogue_threads() >= 512 ? 6144 : 16384);
+  const int least = config.epilogue_threads() >= 512 ? 6144 : config.family == Family::kMma ? 16384 : 12288;
+  return config.tile_m() * config.tile_n() >= least;
 }
 
 namespace {
@@ -48,15 +49,15 @@ namespace {
 int KeptFragments(const KernelConfig& config) {
   return static_cast<int>(CeilDiv(int64_t{config.row_tiles} * config.token_tiles, config.warps_k));
 }
-}  // namespace
 
 // Tiles of family wgmma of which a warp keeps so many that few slices pay, each with several of them to add:
 // one trip to memory for all (H200, 128 x 128 results, three slices: 15.1 -> 14.7 us beside four fragments of
 // four slices).
 bool AddsManyFragments(const KernelConfig& config) {
-  return config.family == Family::kWgmma && config.row_tiles * config.token_tiles >= 16 &&
+  return config.family == Family::kWgmma && config.row_tiles * config.token_tiles >= 12 &&
          config.epilogue_threads() < 512;
 }
+}  // namespace
 
 bool MaySplit(const KernelConfig& config) {
   return config.family == Family::kMma || (config.passes == 1 && KeptFragments(config) <= 32);

@@ -217,18 +217,24 @@ TEST(RunningSteps, AgreeWithFp64HoweverStagesAreTaken) {
 }
 
 // CTAs that fill an SM, in three ways: too many to wait for each other, all of them without patience, all of
-// them at the same time (EmulatedKernel::Launch).
+// them at the same time (EmulatedKernel::Launch); and small ones of a cluster. Packed sums, and sums in fp32,
+// which show the order of addition.
 TEST(Slices, AreAddedByTheLastOrByAll) {
-  const Candidate full = {ParseConfig("wgmma_t4_r1_w4x1_s3_b2_staged_pre").value(), 1, Reduction::kNone};
-  KernelSignature signature;
-  signature.out = ScalarType::kFp32;  // which shows the order of a sum
-  const KernelCase data = MakeKernelCase({257, 896}, signature, 29);
-  const auto kernel = Compiled(RenderKernelSource(full.config, signature));
-  ASSERT_NE(kernel, nullptr);
-  for (const Reduction reduction : {Reduction::kWorkspace, Reduction::kCluster}) {
-    for (const int split : {2, 3}) {
-      // Two launches each, of seeds 2 x and 2 x + 1.
-      for (const int seed : {0, 2, 1}) ExpectRight(*kernel, {full.config, split, reduction}, data, 29, seed);
+  for (const auto& [name, reduction] :
+       {std::pair("wgmma_t4_r1_w4x1_s3_b2_staged_pre", Reduction::kWorkspace),
+        std::pair("wgmma_t4_r1_w2x2_s4_b2_staged_pre", Reduction::kWorkspace),
+        std::pair("wgmma_t4_r2_w1x1_s3_b2_staged_pre", Reduction::kCluster)}) {
+    const KernelConfig config = ParseConfig(name).value();
+    for (const ScalarType out : {ScalarType::kFp32, ScalarType::kBf16}) {
+      KernelSignature signature;
+      signature.out = out;
+      const KernelCase data = MakeKernelCase({257, 896}, signature, 29);
+      const auto kernel = Compiled(RenderKernelSource(config, signature));
+      ASSERT_NE(kernel, nullptr);
+      for (const int split : {2, 3}) {
+        // Two launches each, of seeds 2 x and 2 x + 1.
+        for (const int seed : {0, 2, 1}) ExpectRight(*kernel, {config, split, reduction}, data, 29, seed);
+      }
     }
   }
 }
@@ -387,8 +393,6 @@ const Mistake kMistakes[] = {
     {"LanesPartWays", kMma, "mma.cuh", "    const u8* stage = ring + slot * kSlotBytes;",
      "    if (warp.lane == 3) __syncwarp();\n    const u8* stage = ring + slot * kSlotBytes;",
      "where other lanes of its warp are not"},
-    {"ClusterLeavesEarly", kFull, "fragments.cuh", "  if (cluster && !pushes) cluster_meet();  // nobody",
-     "  // nobody", "of a CTA that has ended", Reduction::kCluster, 8},
     {"PushedOverTheRing", kMma, "rows.cuh", "    cluster_meet();  // nobody reads its ring", "    //",
      "mbarrier that was not initialised", Reduction::kCluster, 3},
     {"PushesNotWaitedFor", kMma, "rows.cuh", "    wait_for_pushes(shared_address(&pushed));\n", "",
@@ -428,8 +432,8 @@ const Mistake kMistakes[] = {
      "if constexpr (kPacked",
      "    if constexpr (kPacked", "with no barrier between"},
     {"RingReusedUnderTheFragments", kFull, "fragments.cuh",
-     "    if constexpr (config::kWarpsK == 1) barrier();  // nobody reads the ring",
-     "    // nobody reads the ring", "with no barrier between", Reduction::kCluster, 3},
+     "    barrier();  // and nobody reads the ring any more", "", "with no barrier between",
+     Reduction::kWorkspace, 3},
     {"FragmentsPushedOverTheRing", kWgmma, "fragments.cuh", "    cluster_meet();  // nobody reads its ring",
      "    //", "with no barrier between", Reduction::kCluster, 3},
     {"FragmentsNotWaitedFor", kWgmma, "fragments.cuh", "    wait_for_pushes(shared_address(&pushed));\n", "",
@@ -442,8 +446,8 @@ const Mistake kMistakes[] = {
     {"FragmentsTurnedWithoutItsBarrier", kWgmma, "fragments.cuh",
      "        __syncwarp();\n        // Half a warp", "        // Half a warp", "with no barrier between",
      Reduction::kWorkspace, 2},
-    {"PartialSumsDroppedEarly", kFull, "fragments.cuh", "i = begin + n * stride;", "i = n * stride;",
-     "error ", Reduction::kWorkspace, 3},
+    {"PartialSumsDroppedEarly", kFull, "fragments.cuh", "for (int i = begin + lane / 4 * stride;",
+     "for (int i = lane / 4 * stride;", "error ", Reduction::kWorkspace, 3},
     {"FragmentsOfBothGroups", kGroups, "fragments.cuh", "kept[i] = group_k ? odd : even;", "kept[i] = even;",
      "error ", Reduction::kWorkspace, 2},
     {"NextPassOverTheSums", kPasses, "wgmma.cuh", "pass > 0) barrier_wait(summed, (pass - 1) & 1);",

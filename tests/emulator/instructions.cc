@@ -170,15 +170,7 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
     return Set(v[0], o, value);
   }
   if (i.Is("ld.relaxed.gpu.v4.f32")) {
-    const void* p = Pointer(v[4], o);
-    for (const auto& other : ctas_) {
-      if (!other->shared->Contains(p)) continue;
-      if (other->running == 0) Problem("reads the shared memory of a CTA that has ended");
-      ReadShared(*other, other->shared->AddressOf(p), 16);
-      for (int j = 0; j < 4; ++j) std::memcpy(Place(v[j], o), static_cast<const uint8_t*>(p) + j * 4, 4);
-      return;
-    }
-    p = GlobalRead(p, 16);
+    const void* p = GlobalRead(Pointer(v[4], o), 16);
     for (int j = 0; j < 4; ++j) std::memcpy(Place(v[j], o), static_cast<const uint8_t*>(p) + j * 4, 4);
     return;
   }
@@ -245,14 +237,6 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
   if (i.Is("barrier.cluster.wait")) return ClusterBarrier();
   if (i.Is("mov.u32") && v[1].name == "%%cluster_nctaid.z") return Set(v[0], o, launch_.cluster_z);
   if (i.Is("mov.u32") && v[1].name == "%%nsmid") return Set(v[0], o, launch_.sm_count);
-  if (i.Is("mapa.u64")) {
-    const void* p = Pointer(v[1], o);
-    const uint32_t rank = Word(v[2], o);
-    if (rank >= ctas_.size() || !cta().shared->Contains(p)) {
-      Stop("mapa of what is not in the cluster's shared memory");
-    }
-    return Set(v[0], o, reinterpret_cast<uint64_t>(ctas_[rank]->shared->At(cta().shared->AddressOf(p))));
-  }
   if (i.Is("mapa.shared::cluster.u32")) {
     if (Word(v[2], o) >= ctas_.size()) Stop("mapa of a CTA that is not in the cluster");
     return Set(v[0], o, Word(v[1], o) | Word(v[2], o) << kRankShift);
@@ -286,9 +270,9 @@ void Machine::ExecuteOne(const PtxInstruction& i, const SimtOperand* o,
     return IssueTensorCopy(Word(v[0], o), Pointer(v[1], o), static_cast<int32_t>(Word(v[2], o)),
                            static_cast<int32_t>(Word(v[3], o)), Word(v[4], o));
   }
-  if (i.Is("setp.ne.b32") || i.Is("setp.ne.and.s32") || i.Is("setp.lt.s32")) {
+  if (i.Is("setp.ne.b32") || i.Is("setp.lt.s32")) {
     const auto a = static_cast<int32_t>(Word(v[1], o)), b = static_cast<int32_t>(Word(v[2], o));
-    predicates[v[0].name] = (i.Is("setp.lt") ? a < b : a != b) && (v.size() < 4 || predicates.at(v[3].name));
+    predicates[v[0].name] = i.Is("setp.lt") ? a < b : a != b;
     return;
   }
   if (i.Is("mad.wide.u32")) {

@@ -100,16 +100,28 @@ TEST(Legality, ClusterNeedsHopperAndAtMostEightSlices) {
   EXPECT_THAT(IsLegal(c.candidate, c.problem, 1, c.device).message(), HasSubstr("reduction cluster needs"));
 }
 
+TEST(Legality, LargeTilesAreNotAddedInClusters) {
+  Case c = MakeCase();
+  for (const auto& [name, legal] : {std::pair("mma_t8_r2_w4x1_s3_b1_staged_pre", false),
+                                    std::pair("mma_t8_r1_w4x2_s3_b1_staged_pre", true),
+                                    std::pair("wgmma_t16_r1_w1x1_s3_b2_staged_pre", true),
+                                    std::pair("wgmma_t16_r1_w2x1_s3_b2_staged_pre", false)}) {
+    const KernelConfig config = ParseConfig(name).value();
+    const absl::Status status = IsLegal({config, 2, Reduction::kCluster}, c.problem, 64, c.device);
+    EXPECT_EQ(status.ok(), legal) << status;
+    EXPECT_THAT(status.message(), HasSubstr(legal ? "" : "reduction must be workspace"));
+    EXPECT_TRUE(IsLegal({config, 2, Reduction::kWorkspace}, c.problem, 64, c.device).ok());
+  }
+}
+
 TEST(Legality, TilesOfManyFragmentsNeedAnUnsplitK) {
   Case c = MakeCase();
   for (const auto& [name, legal] : {std::pair("wgmma_t16_r2_w1x1_s3_b2_staged_pre", true),
                                     std::pair("wgmma_t17_r2_w1x1_s3_b2_staged_pre", false)}) {
-    for (const Reduction reduction : {Reduction::kWorkspace, Reduction::kCluster}) {
-      const absl::Status status =
-          IsLegal({ParseConfig(name).value(), 2, reduction}, c.problem, 1024, c.device);
-      EXPECT_EQ(status.ok(), legal) << status;
-      EXPECT_THAT(status.message(), HasSubstr(legal ? "" : "split_k must be 1"));
-    }
+    const absl::Status status =
+        IsLegal({ParseConfig(name).value(), 2, Reduction::kWorkspace}, c.problem, 1024, c.device);
+    EXPECT_EQ(status.ok(), legal) << status;
+    EXPECT_THAT(status.message(), HasSubstr(legal ? "" : "split_k must be 1"));
     EXPECT_TRUE(IsLegal({ParseConfig(name).value(), 1, Reduction::kNone}, c.problem, 1024, c.device).ok());
   }
 }
@@ -122,7 +134,7 @@ TEST(Legality, PassesNeedFamilyWgmmaAndAnUnsplitK) {
   for (const Reduction reduction : {Reduction::kWorkspace, Reduction::kCluster}) {
     Candidate split{c.candidate.config, 2, reduction};
     EXPECT_THAT(IsLegal(split, c.problem, 1024, c.device).message(), HasSubstr("2 passes need"));
-    split.config.passes = 1;
+    split.config = ParseConfig("wgmma_t16_r1_w1x1_s4_b2_staged_pre").value();
     EXPECT_TRUE(IsLegal(split, c.problem, 1024, c.device).ok());
   }
   c.candidate.config.passes = 0;
