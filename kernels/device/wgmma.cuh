@@ -337,6 +337,8 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
   if constexpr (kMoveRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(+kConsumerRegisters));
   const int group_n = (warp >> 2) % kGroupsN, group_k = (warp >> 2) / kGroupsN;
   const int fragment = warp & 3;
+  epilogue::Plan plan = {};
+  if constexpr (epilogue::kPlansEarly) plan = epilogue::make_plan(out, rows);
   if (tid == 0) epilogue::prefetch_outputs(out, kTileM * kTileN * 4, first_row, blockIdx.y * kTileN);
   Scale row_scale[kRowTiles];  // channel-wise
   if constexpr (kChannelWise) {
@@ -463,7 +465,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
         }
       }
     }
-    epilogue::run(acc, idle, shared + kRedOffset, out, rows, first_row, blockIdx.y * kTileN);
+    epilogue::run(acc, idle, shared + kRedOffset, out, plan, rows, first_row, blockIdx.y * kTileN);
     if constexpr (kPasses > 1) {
       fence_before_copies();
       __syncwarp();
