@@ -447,11 +447,13 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
     if (pass + 1 == passes) let_next_kernel_start();
     wgmma_wait<0>();
     if (kPasses > 1 && first_stage < slice.stages && lane == 0) barrier_arrive(empty + previous * 8);
-    if constexpr (kScaleParts) {
 #pragma unroll
-      for (int r = 0; r < kRowTiles; ++r) {
+    for (int r = 0; r < kRowTiles; ++r) {
+      if constexpr (kScaleParts) {
         settle(part[r]);
         add_part(acc[r], part[r], part_scale[r], false);
+      } else {
+        settle(acc[r]);  // else casts may come before the wait, and ptxas serialises every wgmma for them
       }
     }
     const bool idle = kGroupsK > 1 && first_stage >= slice.stages;  // this K group had no stage; a slice has one at least

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
+#include "kernels/kernel_config.h"
+#include "kernels/kernel_source.h"
 
 namespace qgemm {
 namespace {
@@ -77,6 +79,26 @@ TEST_F(NvrtcTest, AnswersTheFirstErrorLineWhenTheSourceIsWrong) {
   EXPECT_EQ(output.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(output.status().message()), HasSubstr("undefined_name"));
   EXPECT_THAT(log, HasSubstr("undefined_name"));
+}
+
+// Accumulators that are read before wgmma is waited for make ptxas wait behind every one (C7510 to C7519).
+TEST_F(NvrtcTest, NoWgmmaIsSerialisedAndNothingSpills) {
+  for (const char* name : {"wgmma_t2_r1_w1x2_s4_b4_staged_post", "wgmma_t8_r1_w4x1_s6_b2_staged_pre",
+                           "wgmma_t8_r1_w2x2_s8_b2_staged_pre", "wgmma_t12_r1_w3x1_s3_b2_staged_pre",
+                           "wgmma_t16_r1_w1x1_s3_b2_staged_pre", "wgmma_t17_r2_w2x1_s3_b2_staged_pre",
+                           "wgmma_t22_r1_w2x1_s4_b2_staged_pre_p2"}) {
+    KernelSignature plain, biased, offsets;
+    biased.epilogue.bias = true;
+    offsets.format.zero_point = ZeroPoint::kInteger;
+    offsets.out = ScalarType::kFp32;
+    for (const KernelSignature& signature : {plain, biased, offsets}) {
+      const KernelSource source = RenderKernelSource(ParseConfig(name).value(), signature);
+      const auto output = nvrtc_->Compile(source, "sm_90a", /*want_ptx=*/false);
+      ASSERT_TRUE(output.ok()) << output.status();
+      EXPECT_FALSE(absl::StrContains(output->log, "C751")) << source.name << "\n" << output->log;
+      EXPECT_EQ(output->resources.spill_store_bytes, 0) << source.name;
+    }
+  }
 }
 
 TEST_F(NvrtcTest, RefusesAnUnknownArch) {
