@@ -182,11 +182,11 @@ QG_DEVICE void write_if(u8* partial, const Float4& v, bool there) {
 
 // Who adds what, and where the sums of slices are: what a warp can know before it has any. Its hundred instructions are run while all wait for
 // the first copies, not behind the main loop (M 64, four warpgroups along N: 30.0 -> 29.6 us, 32.5 -> 32.1), but where the main loop wants the
-// registers (128 tokens: 22.7 -> 23.4; four warpgroups with more than the plainest format and epilogue would spill) or CTAs of one warpgroup
-// would no longer share an SM (5376x4096, M 64: 9.9 -> 15.0).
+// registers (128 tokens: 22.7 -> 23.4, 96 tokens: 36.8 -> 39.0; four warpgroups with more than the plainest format and epilogue would spill)
+// or CTAs of one warpgroup would no longer share an SM (5376x4096, M 64: 9.9 -> 15.0).
 enum : bool { kPlain = kPacked && !config::kBias && !scales::kSplit && !config::kIntegerZeros && !config::kFloatZeros };
 enum : bool { kFewRegisters = config::kEpilogueThreads >= 512 && !kPlain };
-enum : bool { kPlansEarly = config::kMaySplit && config::kEpilogueThreads >= 256 && config::kTileM <= 96 && !kFewRegisters };
+enum : bool { kPlansEarly = config::kMaySplit && config::kEpilogueThreads >= 256 && config::kTileM <= 64 && !kFewRegisters };
 struct Plan {
   bool pushes, together;  // in a cluster; by all CTAs of the tile
   int place;              // of this lane's part of the first fragment that this warp keeps, in what a slice has of this tile
