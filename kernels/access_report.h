@@ -36,10 +36,11 @@ struct AccessReport {
   friend bool operator==(const AccessReport&, const AccessReport&) = default;
 };
 
-// Follows a kernel's pointer parameters through its PTX to loads, stores, atomics, reductions, discarded lines
-// and asynchronous (bulk, tensor) copies; what is only prefetched into a cache is not accessed. Registers are followed without regard to control flow, so that every
-// path is covered. Whatever the walk does not understand and a pointer goes into - a call, a pointer kept in
-// memory, an instruction unknown here, an address that comes from no parameter - is a failure.
+// Follows a kernel's pointer parameters through its PTX to loads, stores, atomics, reductions, discarded
+// lines and asynchronous (bulk, tensor) copies; what is only prefetched into a cache is not accessed.
+// Registers are followed without regard to control flow, so that every path is covered. Whatever the walk
+// does not understand and a pointer goes into - a call, a pointer kept in memory, an instruction unknown
+// here, an address that comes from no parameter - is a failure.
 //
 // `pointers`: which parameters are pointers or tensor maps, by index; without it every parameter of 8 bytes
 // or more counts as one that may be.

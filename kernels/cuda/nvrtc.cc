@@ -127,6 +127,8 @@ std::string FirstErrorLine(absl::string_view log) {
 
 }  // namespace
 
+bool SerialisesWgmma(absl::string_view log) { return absl::StrContains(log, "C751"); }
+
 absl::StatusOr<KernelResources> ParseResources(absl::string_view log, absl::string_view entry) {
   const std::string compiling = absl::StrCat("Compiling entry function '", entry, "'");
   bool inside = false;

@@ -25,6 +25,10 @@ struct KernelResources {
 // The part of ptxas's verbose log that is about `entry`. NotFound when the log does not mention it.
 [[nodiscard]] absl::StatusOr<KernelResources> ParseResources(absl::string_view log, absl::string_view entry);
 
+// Whether ptxas says that it waits behind every wgmma, since something touches what one writes (C7510 to
+// C7519).
+[[nodiscard]] bool SerialisesWgmma(absl::string_view log);
+
 struct NvrtcOutput {
   std::string cubin;
   std::string ptx;  // empty unless asked for

@@ -139,7 +139,7 @@ absl::Status Run(const Arguments& arguments) {
         ++spilling;
         std::fprintf(stderr, "spills: %s\n", source.name.c_str());
       }
-      if (absl::StrContains(output->log, "C751")) {
+      if (SerialisesWgmma(output->log)) {
         ++serialised;
         std::fprintf(stderr, "serialised: %s\n", source.name.c_str());
       }

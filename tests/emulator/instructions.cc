@@ -325,65 +325,56 @@ void Machine::WaitForCopies(size_t pending) {
   }
 }
 
-void Machine::LoadMatrix(const PtxInstruction& i, const SimtOperand* operands) {
+// ldmatrix and stmatrix: lane 8 m + r names the 16 bytes of row r of matrix m.
+void Machine::EveryMatrixRow(const PtxInstruction& i, const SimtOperand* operands, const PtxValue& address,
+                             const char* what, const MatrixRowFunction& function) {
   const int matrices = absl::StrContains(i.name, ".x4") ? 4 : 2;
   Together(
       &i, operands,
       [&](Warp& warp) {
         Thread* const last = thread_;
-        const auto operand = [&](int lane) { return static_cast<const SimtOperand*>(warp.operands[lane]); };
         for (int m = 0; m < matrices; ++m) {
           for (int row = 0; row < 8; ++row) {
             const int giver = m * 8 + row;
             thread_ = warp.lanes[giver];
-            const uint32_t address = Word(i.values.back(), operand(giver));
-            if (address % 16 != 0) Problem("ldmatrix of a row that is not aligned to 16 bytes");
-            ReadShared(cta(), address, 16);
-            if (address + 16 > cta().shared->end()) continue;
-            for (int part = 0; part < 4; ++part) {
-              std::memcpy(Place(i.values[m], operand(row * 4 + part)), cta().shared->At(address + part * 4),
-                          4);
-            }
+            const uint32_t at = Word(address, static_cast<const SimtOperand*>(warp.operands[giver]));
+            if (at % 16 != 0) Problem(absl::StrCat(what, " of a row that is not aligned to 16 bytes"));
+            function(warp, m, row, at);
           }
         }
         thread_ = last;
       },
-      "ldmatrix");
+      what);
+}
+
+void Machine::LoadMatrix(const PtxInstruction& i, const SimtOperand* operands) {
+  EveryMatrixRow(i, operands, i.values.back(), "ldmatrix",
+                 [&](const Warp& warp, int m, int row, uint32_t address) {
+                   ReadShared(address, 16);
+                   if (address + 16 > cta().shared->end()) return;
+                   for (int part = 0; part < 4; ++part) {
+                     const auto* taker = static_cast<const SimtOperand*>(warp.operands[row * 4 + part]);
+                     std::memcpy(Place(i.values[m], taker), cta().shared->At(address + part * 4), 4);
+                   }
+                 });
 }
 
 void Machine::StoreMatrix(const PtxInstruction& i, const SimtOperand* operands) {
-  const int matrices = absl::StrContains(i.name, ".x4") ? 4 : 2;
   QGEMM_CHECK(absl::StrContains(i.name, ".m8n8.") && absl::StrContains(i.name, ".trans."));
-  Together(
-      &i, operands,
-      [&](Warp& warp) {
-        Thread* const last = thread_;
-        const auto operand = [&](int lane) { return static_cast<const SimtOperand*>(warp.operands[lane]); };
-        for (int m = 0; m < matrices; ++m) {
-          for (int row = 0; row < 8; ++row) {
-            const int giver = m * 8 + row;
-            thread_ = warp.lanes[giver];
-            const uint32_t address = Word(i.values[0], operand(giver));
-            if (address % 16 != 0) Problem("stmatrix of a row that is not aligned to 16 bytes");
-            if (address + 16 > cta().shared->end()) {
-              Problem("stmatrix beyond shared memory");
-              continue;
-            }
-            auto* p = static_cast<uint8_t*>(cta().shared->At(address));
-            // Written by the lanes that have the values, whoever says where.
-            for (int column = 0; column < 8; ++column) {
-              const int holder = column * 4 + row / 2;
-              thread_ = warp.lanes[holder];
-              Access(p + column * 2, 2, true);
-              const uint32_t pair = Word(i.values[1 + m], operand(holder));
-              const auto value = static_cast<uint16_t>(pair >> row % 2 * 16);
-              std::memcpy(p + column * 2, &value, 2);
-            }
-          }
+  EveryMatrixRow(
+      i, operands, i.values[0], "stmatrix", [&](const Warp& warp, int m, int row, uint32_t address) {
+        if (address + 16 > cta().shared->end()) return Problem("stmatrix beyond shared memory");
+        auto* p = static_cast<uint8_t*>(cta().shared->At(address));
+        // Written by the lanes that have the values, whoever says where.
+        for (int column = 0; column < 8; ++column) {
+          const int holder = column * 4 + row / 2;
+          thread_ = warp.lanes[holder];
+          Access(p + column * 2, 2, true);
+          const uint32_t pair = Word(i.values[1 + m], static_cast<const SimtOperand*>(warp.operands[holder]));
+          const auto value = static_cast<uint16_t>(pair >> row % 2 * 16);
+          std::memcpy(p + column * 2, &value, 2);
         }
-        thread_ = last;
-      },
-      "stmatrix");
+      });
 }
 
 // m16n8k16 with 16-bit operands and fp32 sums, m16n8k32 with signed bytes and int32 sums.
@@ -486,7 +477,7 @@ void Machine::RunWgmma(Warp& warp, const MatrixBatch& batch) {
   for (int n = 0; n < batch.columns; ++n) {
     for (int half = 0; half < 2; ++half) {
       const uint32_t address = Swizzled(start + n / 8 * stride + n % 8 * 128 + half * 16);
-      ReadShared(cta(), address, 16);
+      ReadShared(address, 16);
       if (address + 16 > cta().shared->end()) continue;
       uint16_t bits[8];
       std::memcpy(bits, cta().shared->At(address), 16);

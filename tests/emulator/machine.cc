@@ -348,8 +348,8 @@ const void* Machine::GlobalRead(const void* p, uint32_t bytes) {
   return CheckGlobal(p, bytes, false) ? p : nothing;
 }
 
-void Machine::ReadShared(Cta& cta, uint32_t address, uint32_t bytes) {
-  const std::string wrong = cta.shared->Read(address, bytes, thread_->number, thread_->clock);
+void Machine::ReadShared(uint32_t address, uint32_t bytes) {
+  const std::string wrong = cta().shared->Read(address, bytes, thread_->number, thread_->clock);
   if (!wrong.empty()) Problem(wrong);
 }
 
@@ -370,7 +370,7 @@ void Machine::Access(void* p, uint32_t bytes, bool write) {
     if (write) {
       WriteShared(address, bytes);
     } else {
-      ReadShared(cta(), address, bytes);
+      ReadShared(address, bytes);
     }
     return;
   }

@@ -180,10 +180,14 @@ class Machine {
 
   const void* GlobalRead(const void* p, uint32_t bytes);
   bool CheckGlobal(const void* p, uint64_t bytes, bool write);
-  void ReadShared(Cta& cta, uint32_t address, uint32_t bytes);
+  void ReadShared(uint32_t address, uint32_t bytes);
   void WriteShared(uint32_t address, uint32_t bytes);
   void ExecuteOne(const PtxInstruction& i, const SimtOperand* operands,
                   std::map<std::string, bool>& predicates);
+  // With the lane that names the row as the thread.
+  using MatrixRowFunction = std::function<void(const Warp& warp, int matrix, int row, uint32_t address)>;
+  void EveryMatrixRow(const PtxInstruction& i, const SimtOperand* operands, const PtxValue& address,
+                      const char* what, const MatrixRowFunction& function);
   void LoadMatrix(const PtxInstruction& i, const SimtOperand* operands);
   void StoreMatrix(const PtxInstruction& i, const SimtOperand* operands);
   void Mma(const PtxInstruction& i, const SimtOperand* operands);
