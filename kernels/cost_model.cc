@@ -191,7 +191,11 @@ Work WorkOf(const Candidate& candidate, const Problem& problem, int64_t m, const
   work.waves = CeilDiv(work.on_busiest, work.occupancy);
 
   const int64_t unit_k = UnitK(problem.signature.format);
-  work.slice_k = CeilDiv(CeilDiv(problem.k, unit_k), candidate.split_k) * unit_k;
+  const int64_t units = CeilDiv(problem.k, unit_k);
+  // With tails all CTAs are about as long as those of the tiles.
+  work.slice_k = (config.tails ? units - TailUnits(config, problem.signature.format, units, candidate.split_k)
+                               : CeilDiv(units, candidate.split_k)) *
+                 unit_k;
   work.rows = static_cast<double>(std::min<int64_t>(m, spec.tile_m));
   work.activation_bytes = work.rows * work.slice_k * 2;
   const PackedSizes packed = PackedSizesFor(problem.n, problem.k, problem.signature.format);
@@ -222,6 +226,10 @@ double ReductionUs(const Candidate& candidate, const Problem& problem, int64_t m
   if (candidate.reduction == Reduction::kCluster) {
     return kClusterUs + kClusterStepUs * split +
            tile_bytes * (split - 1) / split / (kClusterBytesPerClock * bytes_per_us);
+  }
+  // With tails one of a tile's two CTAs writes its sums, and the other reads them.
+  if (config.tails) {
+    return kReductionUs + 8.0 * m * problem.n / (device.sm_count * kPartialBytesPerClock * bytes_per_us);
   }
   // As device/rows.cuh and fragments.cuh: large CTAs that can be resident all at once share a tile's sum, and
   // keep their own share; a thread asks for some of its rows of several slices at once.

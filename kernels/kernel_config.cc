@@ -80,9 +80,10 @@ bool ConsumeConfig(absl::string_view* text, KernelConfig* config) {
     return false;
   }
   if (absl::StartsWith(*text, "_p") && !ConsumeNumber("_p", text, &config->passes)) return false;
-  // wgmma reads staged activations only; mma has no passes.
+  config->tails = config->passes == 1 && absl::ConsumePrefix(text, "_tails");
+  // wgmma reads staged activations only; mma has neither passes nor tails.
   if (config->family == Family::kWgmma) return config->activations == ActivationPath::kStaged;
-  return config->passes == 1;
+  return config->passes == 1 && !config->tails;
 }
 
 }  // namespace
@@ -91,7 +92,8 @@ std::string ConfigName(const KernelConfig& config) {
   return absl::StrCat(FamilyName(config.family), "_t", config.token_tiles, "_r", config.row_tiles, "_w",
                       config.warps_n, "x", config.warps_k, "_s", config.stages, "_b", config.blocks_per_stage,
                       "_", ActivationPathName(config.activations), "_", ScaleModeName(config.scale),
-                      config.passes > 1 ? absl::StrCat("_p", config.passes) : "");
+                      config.passes > 1 ? absl::StrCat("_p", config.passes) : "",
+                      config.tails ? "_tails" : "");
 }
 
 absl::StatusOr<KernelConfig> ParseConfig(absl::string_view text) {
@@ -99,11 +101,12 @@ absl::StatusOr<KernelConfig> ParseConfig(absl::string_view text) {
   absl::string_view rest = text;
   // Printing it again rejects what a number can be spelled like besides its one printed form ("01").
   if (ConsumeConfig(&rest, &config) && rest.empty() && ConfigName(config) == text) return config;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "config \"", text.substr(0, 100),
-      "\" is malformed: write it like mma_t1_r2_w4x2_s4_b2_slice_post (token tiles, row tiles, "
-      "warps N x K, stages, "
-      "blocks per stage, slice or staged, pre or post; of family wgmma also _p2: passes, above 1)"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("config \"", text.substr(0, 100),
+                   "\" is malformed: write it like mma_t1_r2_w4x2_s4_b2_slice_post (token tiles, row tiles, "
+                   "warps N x K, stages, "
+                   "blocks per stage, slice or staged, pre or post; of family wgmma also _p2, passes above "
+                   "1, or _tails)"));
 }
 
 absl::string_view ReductionName(Reduction reduction) {

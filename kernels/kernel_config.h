@@ -39,6 +39,9 @@ struct KernelConfig {
   ActivationPath activations = ActivationPath::kSlice;
   ScaleMode scale = ScaleMode::kPost;
   int passes = 1;  // above 1: family wgmma, K not split
+  // Family wgmma, one pass: a tile's CTA leaves the last of split_k slices of K, the tail, to another, which
+  // does the tails of split_k - 1 tiles. For tiles that leave some SMs idle, but not half of them.
+  bool tails = false;
 
   int tile_m() const { return 8 * token_tiles; }
   int launch_tile_m() const { return passes * tile_m(); }
@@ -57,7 +60,7 @@ struct KernelConfig {
 };
 
 // "mma_t1_r2_w4x2_s4_b2_slice_post": tokens, rows, warps N x K, stages, blocks, activations, scale; and where
-// there are several passes their number, "wgmma_t22_r1_w2x1_s4_b2_staged_pre_p2".
+// there are several passes their number, "wgmma_t22_r1_w2x1_s4_b2_staged_pre_p2", or "_tails".
 std::string ConfigName(const KernelConfig& config);
 // InvalidArgument for text that ConfigName does not print.
 [[nodiscard]] absl::StatusOr<KernelConfig> ParseConfig(absl::string_view text);

@@ -41,8 +41,10 @@ LaunchSpec MakeLaunchSpec(const Candidate& candidate, const Problem& problem, in
   spec.entry = std::string(family.entry());
   spec.tile_m = config.launch_tile_m();
   spec.tile_n = config.tile_n();
-  spec.grid_n = static_cast<int>(CeilDiv(problem.n, spec.tile_n));
-  spec.split_k = split;
+  const int64_t tiles_n = CeilDiv(problem.n, spec.tile_n);
+  // With tails, CTAs that do them follow those of the tiles.
+  spec.grid_n = static_cast<int>(tiles_n + (config.tails ? CeilDiv(tiles_n, std::max(1, split - 1)) : 0));
+  spec.split_k = config.tails ? 1 : split;
   spec.block_threads = config.threads();
   spec.dynamic_smem_bytes = static_cast<int>(std::min<int64_t>(
       family.DynamicSmemBytes(config, signature, CeilDiv(units, split), std::min(m_bucket, config.tile_m())),
@@ -50,8 +52,9 @@ LaunchSpec MakeLaunchSpec(const Candidate& candidate, const Problem& problem, in
   spec.max_m = open_ended ? 0 : m_bucket;
   spec.cluster_z = candidate.reduction == Reduction::kCluster ? split : 1;
   if (candidate.reduction == Reduction::kWorkspace) {
-    spec.ticket_bytes_per_m_tile = int64_t{spec.grid_n} * 4;
-    spec.partial_bytes_per_m_tile = int64_t{spec.grid_n} * split * spec.tile_m * spec.tile_n * 4;
+    const int parts = config.tails ? 2 : split;
+    spec.ticket_bytes_per_m_tile = tiles_n * 4;
+    spec.partial_bytes_per_m_tile = tiles_n * parts * spec.tile_m * spec.tile_n * 4;
   }
   spec.arguments = family.Arguments(config, problem, units, split);
   return spec;

@@ -61,7 +61,8 @@ struct Dim3 {
 };
 
 // How to launch a candidate for a problem and any M its bucket serves; proto/qgemm/v1/types.proto has the
-// same message for clients. Grid (ceil(M / tile_m), grid_n, split_k), block (block_threads, 1, 1).
+// same message for clients. Grid (ceil(M / tile_m), grid_n, split_k), block (block_threads, 1, 1). Of a
+// config with tails grid_n holds their CTAs, too, and split_k is 1.
 struct LaunchSpec {
   int abi_version = kLaunchAbiVersion;
   std::string layout_id;

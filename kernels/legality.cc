@@ -32,7 +32,16 @@ absl::Status IsLegal(const Candidate& candidate, const Problem& problem, int64_t
     return absl::FailedPreconditionError(
         absl::StrCat(config.passes, " passes need family wgmma and split_k 1"));
   }
-  if (candidate.split_k > 1 && !MaySplit(config)) {
+  if (config.tails) {
+    if (config.family != Family::kWgmma || config.passes != 1 || config.warps_k != 1) {
+      return absl::FailedPreconditionError("tails need family wgmma, one pass and one warpgroup along K");
+    }
+    if (candidate.split_k < 3 || candidate.reduction != Reduction::kWorkspace) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("tails need split_k of 3 at least and reduction workspace, not ", candidate.split_k,
+                       " and ", std::string(ReductionName(candidate.reduction))));
+    }
+  } else if (candidate.split_k > 1 && !MaySplit(config)) {
     return absl::FailedPreconditionError(absl::StrCat(
         "split_k ", candidate.split_k, ": of tiles of ", config.tile_m(), " x ", config.tile_n(),
         " a warp keeps more than 32 fragments, and such kernels add no slices; split_k must be 1"));

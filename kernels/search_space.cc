@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/ceil_div.h"
 #include "kernels/bucket.h"
 #include "kernels/family/family.h"
 #include "kernels/launch_spec.h"
@@ -32,6 +33,27 @@ bool MoreThanAWave(KernelConfig config, const Problem& problem, int m_bucket, co
   return grid.x * grid.y > int64_t{device.sm_count} * Occupancy(spec, device);
 }
 
+// Splits of a config with tails: the fewest slices whose tails the SMs that its tiles leave idle can do. None
+// where half the SMs are idle, which ordinary splits make use of, or where tails would take less than a sixth
+// of K: adding them costs what they save.
+std::vector<Candidate> TailSplits(const KernelConfig& config, const Problem& problem, int m_bucket,
+                                  const DeviceProfile& device) {
+  KernelConfig plain = config;
+  plain.tails = false;
+  const LaunchSpec spec = MakeLaunchSpec({plain, 1, Reduction::kNone}, problem, m_bucket);
+  const Dim3 grid = spec.Grid(m_bucket);
+  const int64_t per_sm = CeilDiv(grid.x * grid.y, device.sm_count);
+  if (per_sm > Occupancy(spec, device) || (per_sm == 1 && grid.x * grid.y * 2 <= device.sm_count)) return {};
+  const WeightFormat& format = problem.signature.format;
+  const int64_t units = CeilDiv(problem.k, UnitK(format));
+  int tails = 2;
+  while (grid.x * (grid.y + CeilDiv(grid.y, tails)) > per_sm * device.sm_count && tails < grid.y) ++tails;
+  const Candidate candidate{config, tails + 1, Reduction::kWorkspace};
+  if (6 * TailUnits(config, format, units, candidate.split_k) < units) return {};
+  if (!IsLegal(candidate, problem, m_bucket, device).ok()) return {};
+  return {candidate};
+}
+
 }  // namespace
 
 std::vector<KernelConfig> ConfigSpace(const KernelSignature& signature, int m_bucket,
@@ -58,6 +80,7 @@ std::vector<KernelConfig> WholeConfigSpace(const KernelSignature& signature, con
 
 std::vector<Candidate> LegalSplits(const KernelConfig& config, const Problem& problem, int m_bucket,
                                    const DeviceProfile& device) {
+  if (config.tails) return TailSplits(config, problem, m_bucket, device);
   std::vector<Candidate> legal;
   for (const int split : kSplits) {
     for (const Reduction reduction : {Reduction::kNone, Reduction::kWorkspace, Reduction::kCluster}) {

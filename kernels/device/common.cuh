@@ -120,6 +120,12 @@ QG_DEVICE void discard(const void* line) { asm volatile("discard.global.L2 [%0],
 QG_DEVICE void store_cg(Float4* p, Float4 v) {
   asm volatile("st.global.cg.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
 }
+// What another CTA has written to `p`.
+QG_DEVICE Float4 load_relaxed(const void* p) {
+  Float4 v;
+  asm volatile("ld.relaxed.gpu.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
+  return v;
+}
 QG_DEVICE u16 load_u16(const void* p) {
   u16 v;
   asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(v) : "l"(p));

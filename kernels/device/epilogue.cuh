@@ -251,6 +251,8 @@ QG_DEVICE int sm_count() {
   return static_cast<int>(count);
 }
 
+QG_DEVICE int tiles_along_n(int n) { return (n + config::kTileN - 1) / config::kTileN; }
+
 // All CTAs of the grid at once, one on an SM.
 QG_DEVICE bool all_resident(int slices) { return static_cast<i64>(gridDim.x) * gridDim.y * slices <= sm_count(); }
 

@@ -441,11 +441,72 @@ QG_DEVICE void add_slices(const float (&acc)[config::kRowTiles][kCount], bool no
   if (together && departures(state) + 1 == slices) *ticket = 0;
 }
 
+// Tails (wgmma.cuh): of a tile's two CTAs the first leaves its sums in the workspace, the second adds them to its own, whichever it is: two
+// numbers have one sum. Whether this one is the second. A ticket is 1 once one of them has come, and then 0 again.
+template <int kCount>
+QG_DEVICE bool add_other_part(float (&acc)[config::kRowTiles][kCount], const Output& out, int first_col) {
+  static_assert(config::kWarpsK == 1 || !config::kTails, "");
+  const int lane = threadIdx.x & 31, along_n = tiles_along_n(out.n);
+  const i64 tiles = static_cast<i64>(gridDim.x) * along_n, tile = static_cast<i64>(blockIdx.x) * along_n + first_col / config::kTileN;
+  u32* const ticket = static_cast<u32*>(out.workspace) + tile;
+  u8* const parts =  // of this warp: the sums up to the tail, and kTileBytes further the tail's
+      static_cast<u8*>(out.workspace) + ((tiles * 4 + 255) & ~255ll) + tile * (2 * kTileBytes) + warp_index() * kFragmentBytes;
+  const int self = blockIdx.y >= along_n ? 1 : 0;
+  __shared__ u32 came[2];  // before this one: when it looked first, and when its sums were in the workspace
+  u32 before = 0;
+  if (self == 0) {  // a tail is mostly there by now
+    if (threadIdx.x == 0) came[0] = ticket_read(ticket);
+    barrier();
+    before = came[0];
+  }
+  if (before == 0) {
+#pragma unroll
+    for (int u = 0; u < kFragments; ++u) {
+      store_cg(reinterpret_cast<Float4*>(parts + self * kTileBytes + u * kStepBytes + lane * 16), fragment(acc, u, false));
+    }
+    barrier();
+    if (threadIdx.x == 0) came[1] = ticket_add(ticket, 1);
+    barrier();
+    before = came[1];
+  }
+  if (before == 0) return false;
+  if (threadIdx.x == 0) *ticket = 0;
+  enum : int { kLoads = 8 };  // under way at once
+#pragma unroll
+  for (int first = 0; first < kFragments; first += kLoads) {
+    Float4 part[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      if (first + i < kFragments) part[i] = load_relaxed(parts + (1 - self) * kTileBytes + (first + i) * kStepBytes + lane * 16);
+    }
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      if (first + i >= kFragments) continue;
+      float* const c = acc[(first + i) % config::kRowTiles] + (first + i) / config::kRowTiles * 4;
+      c[0] += part[i].x;
+      c[1] += part[i].y;
+      c[2] += part[i].z;
+      c[3] += part[i].w;
+    }
+  }
+  __syncwarp();
+#pragma unroll 1
+  for (int u = lane / 4; u < kFragments; u += 8) {
+    u8* const line = parts + u * kStepBytes + lane % 4 * 128;
+    discard(line);
+    discard(line + kTileBytes);
+  }
+  return true;
+}
+
 // The first kEpilogueThreads threads of the CTA call this; others have left. `nothing`: this K group had no stage. `rows`: rows of Y in
 // this tile.
 template <int kCount>
-QG_DEVICE void run(const float (&acc)[config::kRowTiles][kCount], bool nothing, u8* shared, const Output& out, const Plan& plan, int rows,
+QG_DEVICE void run(float (&acc)[config::kRowTiles][kCount], bool nothing, u8* shared, const Output& out, const Plan& plan, int rows,
                    int first_row, int first_col) {
+  if constexpr (config::kTails) {
+    if (!add_other_part(acc, out, first_col)) return;
+  }
   if (!config::kMaySplit || gridDim.z == 1) {
     barrier();  // nobody reads the ring any more, and every copy into it was waited for
     if constexpr (kPacked && config::kWarpsK == 1) {

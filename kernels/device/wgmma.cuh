@@ -14,8 +14,8 @@
 //   ring [kStages] { activations [kBlocks][kTileM][128 B] | codes [kTileN / 16][kBlocks][128 * bits B]
 //                    | scales [kTileN / 16][kStageGroups][32 B, two levels: 16 B] | zeros [kTileN / 16][kStageGroups][16 or 32 B]
 //                    | steps [kTileN / 16][32 or 64 B] }, each a multiple of 128 B, the whole of 1024 B; channel-wise: no scales
-//   epilogue: what it has (fragments.cuh), over the ring; several passes: behind the ring's first kSlotsAhead slots
-//   behind both: barriers full[kStages], empty[kStages]; several passes: and summed, every consumer warp's, once it has read its sums
+//   epilogue: what it has (fragments.cuh), over the ring; several tiles: behind the ring's first kSlotsAhead slots
+//   behind both: barriers full[kStages], empty[kStages]; several tiles: and summed, every consumer warp's, once it has read its sums
 //
 // Passes (no split): where M tiles x N tiles are two or three waves of CTAs that have an SM to themselves, each wave begins with launch,
 // barriers and the first stages' trip from memory while the SM idles. One CTA for the same tiles does not: while its consumers are
@@ -23,6 +23,11 @@
 // Passes begin at slot 0, wherever the one before ended, so a slot's barriers have their parity by how often that slot was used.
 // The accumulators stay alive through an epilogue, since ptxas does not know that the next pass's first wgmma overwrites them; without the
 // code that adds slices, which passes do not need (kMaySplit), no config spills for it.
+//
+// Tails (kTails; stream-K in its simplest form: Osama et al., PPoPP 2023): where the tiles are fewer than the SMs, and too many to be split in
+// two, the SMs left over take the last part of K from all of them. grid (M tiles, N tiles + CTAs for tails, 1): the first N tiles' CTAs go
+// as far as the tails, each of the others does `tails_per_cta` tails, one after the other. Neither waits: of a tile's two CTAs the second adds
+// what the first left in the workspace, and stores. 104 tiles of 64 x 256 on 132 SMs: four fifths of K each, 26 CTAs with four tails each.
 //
 // A stage is kBlocks blocks of 64 k. The last stage of a slice may hold fewer: the missing blocks' activations are read
 // from beyond K, where the copy engine writes zeros, so that the loop has no branch: a wgmma
@@ -85,7 +90,7 @@ struct Problem {
   const u8* channel_scales;  // channel-wise: [N / 16][8][2], else unused
   const u8* channel_zeros;
   int m, n, k;
-  int units_quotient, units_remainder;
+  int units_quotient, units_remainder;  // of K in slices; tails: units of one, and how many a CTA does
 };
 
 namespace wgmma_family {
@@ -122,7 +127,8 @@ enum : int { kTurnStages = kGroupsK == 1 || kStages % (kGroupsK * kStepStages) =
 static_assert(!kRunningSteps || (!kIntegerZeros && kBlocksPerUnit % kBlocks == 0), "");
 static_assert(!kScaleParts || (kGroupsPerBlock == 1 && !kFloatZeros), "");
 enum : int { kConsumers = config::kEpilogueThreads };
-// What is left to sum up lies over the ring; of several passes, behind the slots that the next one may fill meanwhile. Nothing lies over
+enum : bool { kSeveral = kPasses > 1 || kTails };  // tiles that a CTA may compute, one after the other
+// What is left to sum up lies over the ring; of several tiles, behind the slots that the next one may fill meanwhile. Nothing lies over
 // the barriers: of what was pushed there, words came out wrong (H200; PTX ISA, mbarrier.inval: else their memory is not to be used).
 enum : int { kRingBytes = kStages * kSlotBytes };
 enum : int { kRedOffset = config::kSlotsAhead * kSlotBytes };
@@ -182,37 +188,77 @@ struct Slice {
   int first_block, end_block, stages;
 };
 
-// The parity of the phase that a slot's barriers are in: of how often this thread has taken the slot. Within one pass
-// it is that of the ring's rounds; passes begin at slot 0 and end anywhere, and it is a bit for each slot.
-static_assert(kPasses == 1 || kStages <= 32, "");
-QG_DEVICE u32 parity_of(u32 parities, int slot) { return kPasses == 1 ? parities : parities >> slot & 1; }
+// The tiles that a CTA computes, one after the other: passes move along M, tails along N.
+struct Tiles {
+  int count;
+  int first_row, first_tile;  // of X; of the tiles along N
 
-// Passes of this CTA that have rows of X.
-QG_DEVICE int passes_of(const Problem& p) {
-  if constexpr (kPasses == 1) return 1;
-  return min_of((p.m - static_cast<int>(blockIdx.x) * (kPasses * kTileM) + kTileM - 1) / kTileM, kPasses);
+  QG_DEVICE void advance() {
+    if constexpr (kTails) {
+      ++first_tile;
+    } else {
+      first_row += kTileM;
+    }
+  }
+};
+
+// The parity of the phase that a slot's barriers are in: of how often this thread has taken the slot. Within one tile
+// it is that of the ring's rounds; tiles begin at slot 0 and end anywhere, and it is a bit for each slot.
+static_assert(!kSeveral || kStages <= 32, "");
+QG_DEVICE u32 parity_of(u32 parities, int slot) { return kSeveral ? parities >> slot & 1 : parities; }
+
+// This CTA's.
+QG_DEVICE Slice find_slice(const Problem& p) {
+  Slice slice;
+  if constexpr (kTails) {
+    const int blocks_k = (p.k + 63) / 64;
+    const int units = (blocks_k + kBlocksPerUnit - 1) / kBlocksPerUnit;
+    const int tail = (units - p.units_quotient) * kBlocksPerUnit;
+    const bool does_tails = blockIdx.y >= epilogue::tiles_along_n(p.n);
+    slice.first_block = does_tails ? tail : 0;
+    slice.end_block = does_tails ? blocks_k : tail;
+  } else {
+    const int z = blockIdx.z;
+    const int units = p.units_quotient + (z < p.units_remainder ? 1 : 0);
+    slice.first_block = (z * p.units_quotient + min_of(z, p.units_remainder)) * kBlocksPerUnit;
+    slice.end_block = min_of(slice.first_block + units * kBlocksPerUnit, (p.k + 63) / 64);
+  }
+  slice.stages = (slice.end_block - slice.first_block + kBlocks - 1) / kBlocks;
+  return slice;
+}
+QG_DEVICE Tiles find_tiles(const Problem& p) {
+  Tiles tiles{1, static_cast<int>(blockIdx.x) * (kPasses * kTileM), static_cast<int>(blockIdx.y)};
+  if constexpr (kPasses > 1) tiles.count = min_of((p.m - tiles.first_row + kTileM - 1) / kTileM, kPasses);  // that have rows of X
+  if constexpr (kTails) {
+    const int along_n = epilogue::tiles_along_n(p.n);
+    if (tiles.first_tile >= along_n) {
+      tiles.first_tile = (tiles.first_tile - along_n) * p.units_remainder;
+      tiles.count = min_of(along_n - tiles.first_tile, p.units_remainder);
+    }
+  }
+  return tiles;
 }
 
 // One thread fills its planes of stage after stage as the consumers free them. A copy instruction costs it about 100
 // clocks, whatever its size: one per plane and stage (a copy per 16-row block was limited by this thread alone), and one
 // thread for the activations beside that of the weights.
 template <bool kActivations>
-QG_DEVICE void produce(const Problem& p, const Slice& slice, int passes, int first_row, u32 ring, u32 full, u32 empty, u32 summed) {
+QG_DEVICE void produce(const Problem& p, const Slice& slice, Tiles tiles, u32 ring, u32 full, u32 empty, u32 summed) {
   const int blocks_k = (p.k + 63) / 64;
-  const int first_row_block = blockIdx.y * kRowBlocks;
   int slot;
-  u32 parities = kPasses == 1 ? 1 : ~0u;
+  u32 parities = kSeveral ? ~0u : 1;
 #pragma unroll 1
-  for (int pass = 0; pass < passes; ++pass) {
-    const u64 policy = pass + 1 < passes ? kKeep : kEvictFirst;
+  for (int tile = 0; tile < tiles.count; ++tile) {
+    const int first_row_block = tiles.first_tile * kRowBlocks;
+    const u64 policy = !kTails && tile + 1 < tiles.count ? kKeep : kEvictFirst;
     slot = 0;
 #pragma unroll 1
     for (int s = 0; s < slice.stages; ++s) {
       // A slot is empty before it is first taken.
-      if (kPasses > 1 || s >= kStages) barrier_wait(empty + slot * 8, parity_of(parities, slot));
-      if constexpr (kPasses > 1) parities ^= 1u << slot;
-      // The first slot that holds what the pass before leaves to sum up.
-      if (kPasses > 1 && kSlotsAhead < kStages && s == kSlotsAhead && pass > 0) barrier_wait(summed, (pass - 1) & 1);
+      if (kSeveral || s >= kStages) barrier_wait(empty + slot * 8, parity_of(parities, slot));
+      if constexpr (kSeveral) parities ^= 1u << slot;
+      // The first slot that holds what the tile before leaves to sum up.
+      if (kSeveral && kSlotsAhead < kStages && s == kSlotsAhead && tile > 0) barrier_wait(summed, (tile - 1) & 1);
       const u32 base = ring + slot * kSlotBytes, barrier = full + slot * 8;
       const int block = slice.first_block + s * kBlocks;
       if constexpr (kActivations) {
@@ -220,7 +266,7 @@ QG_DEVICE void produce(const Problem& p, const Slice& slice, int passes, int fir
 #pragma unroll
         for (int j = 0; j < kBlocks; ++j) {
           const int k = block + j < slice.end_block ? (block + j) * 64 : blocks_k * 64;  // beyond K: zeros
-          tensor_copy(base + j * kTileM * 128, p.x, k, first_row, barrier);
+          tensor_copy(base + j * kTileM * 128, p.x, k, tiles.first_row, barrier);
         }
       } else {
         barrier_expect(barrier, kWeightBytes);
@@ -238,10 +284,10 @@ QG_DEVICE void produce(const Problem& p, const Slice& slice, int passes, int fir
       }
       if (++slot == kStages) {
         slot = 0;
-        if constexpr (kPasses == 1) parities ^= 1;
+        if constexpr (!kSeveral) parities ^= 1;
       }
     }
-    first_row += kTileM;
+    tiles.advance();
   }
 }
 
@@ -310,49 +356,44 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
       barrier_init(full + s * 8, 2);  // the producers
       barrier_init(empty + s * 8, 4 * kGroupsN);
     }
-    if constexpr (kPasses > 1) barrier_init(summed, kConsumers / 32);
+    if constexpr (kSeveral) barrier_init(summed, kConsumers / 32);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
 
-  Slice slice;
-  const int z = blockIdx.z;
-  const int units = p.units_quotient + (z < p.units_remainder ? 1 : 0);
-  slice.first_block = (z * p.units_quotient + min_of(z, p.units_remainder)) * kBlocksPerUnit;
-  slice.end_block = min_of(slice.first_block + units * kBlocksPerUnit, (p.k + 63) / 64);
-  slice.stages = (slice.end_block - slice.first_block + kBlocks - 1) / kBlocks;
-  const int passes = passes_of(p);
-  int first_row = blockIdx.x * (kPasses * kTileM);
-  int rows = min_of(p.m - first_row, kTileM);
+  const Slice slice = find_slice(p);
+  Tiles tiles = find_tiles(p);
 
   if (warp >= kConsumers / 32) {
     if constexpr (kMoveRegisters) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(+kProducerRegisters));
-    if (tid == kConsumers) produce<false>(p, slice, passes, first_row, ring, full, empty, summed);
+    if (tid == kConsumers) produce<false>(p, slice, tiles, ring, full, empty, summed);
     if (tid == kConsumers + 32) {
       wait_for_kernel_before();  // whatever else this one reads or writes waits for these activations
-      produce<true>(p, slice, passes, first_row, ring, full, empty, summed);
+      produce<true>(p, slice, tiles, ring, full, empty, summed);
     }
     return;
   }
   if constexpr (kMoveRegisters) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(+kConsumerRegisters));
   const int group_n = (warp >> 2) % kGroupsN, group_k = (warp >> 2) / kGroupsN;
   const int fragment = warp & 3;
+  int rows = min_of(p.m - tiles.first_row, kTileM);
   epilogue::Plan plan = {};
   if constexpr (epilogue::kPlansEarly) plan = epilogue::make_plan(out, rows);
-  if (tid == 0) epilogue::prefetch_outputs(out, kTileM * kTileN * 4, first_row, blockIdx.y * kTileN);
+  if (tid == 0) epilogue::prefetch_outputs(out, kTileM * kTileN * 4, tiles.first_row, tiles.first_tile * kTileN);
   Scale row_scale[kRowTiles];  // channel-wise
-  if constexpr (kChannelWise) {
+  const auto read_row_scales = [&] {
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
-      const i64 row_block = min_of(blockIdx.y * kRowBlocks + (group_n * kRowTiles + r) * 4 + fragment, (p.n + 63) / 64 * 4 - 1);
+      const i64 row_block = min_of(tiles.first_tile * kRowBlocks + (group_n * kRowTiles + r) * 4 + fragment, (p.n + 63) / 64 * 4 - 1);
       row_scale[r] = scales::read(p.channel_scales + row_block * scales::kScaleBytes,
                                   p.channel_zeros + row_block * scales::kZeroBytes, nullptr, 0, lane / 4);
     }
-  }
+  };
+  if constexpr (kChannelWise) read_row_scales();
   int slot, previous;
   u32 parities = 0;
 #pragma unroll 1
-  for (int pass = 0; pass < passes; ++pass) {
+  for (int tile = 0; tile < tiles.count; ++tile) {
     float acc[kRowTiles][kTileM / 2];
     float part[kRowTiles][kTileM / 2];  // `post`
     scales::Pair part_scale[kRowTiles];
@@ -371,7 +412,7 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
 #pragma unroll 1
     for (int s = first_stage; s < slice.stages; s = next_stage) {
       barrier_wait(full + slot * 8, parity_of(parities, slot));
-      if constexpr (kPasses > 1) parities ^= 1u << slot;
+      if constexpr (kSeveral) parities ^= 1u << slot;
       const u8* stage = shared + slot * kSlotBytes;
       const u64 activations = descriptor(ring + slot * kSlotBytes);
       const auto batch = [&](float(&d)[kTileM / 2], const u32(&a)[4][4], int j, bool fresh) {
@@ -441,12 +482,12 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
       slot += distance;
       if (slot >= kStages) {
         slot -= kStages;
-        if constexpr (kPasses == 1) parities ^= 1;
+        if constexpr (!kSeveral) parities ^= 1;
       }
     }
-    if (pass + 1 == passes) let_next_kernel_start();
+    if (tile + 1 == tiles.count) let_next_kernel_start();
     wgmma_wait<0>();
-    if (kPasses > 1 && first_stage < slice.stages && lane == 0) barrier_arrive(empty + previous * 8);
+    if (kSeveral && first_stage < slice.stages && lane == 0) barrier_arrive(empty + previous * 8);
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
       if constexpr (kScaleParts) {
@@ -467,13 +508,14 @@ QG_DEVICE void run(const Problem& p, const Output& out) {
         }
       }
     }
-    epilogue::run(acc, idle, shared + kRedOffset, out, plan, rows, first_row, blockIdx.y * kTileN);
-    if constexpr (kPasses > 1) {
+    epilogue::run(acc, idle, shared + kRedOffset, out, plan, rows, tiles.first_row, tiles.first_tile * kTileN);
+    if constexpr (kSeveral) {
       fence_before_copies();
       __syncwarp();
       if (lane == 0) barrier_arrive(summed);
-      first_row += kTileM;
-      rows = min_of(p.m - first_row, kTileM);
+      tiles.advance();
+      rows = min_of(p.m - tiles.first_row, kTileM);
+      if constexpr (kTails && kChannelWise) read_row_scales();
     }
   }
 }

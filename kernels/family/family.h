@@ -86,14 +86,18 @@ bool MayShareTiles(const KernelConfig& config);
 // a second for some, and no split of theirs was within 13 % of a cell's best time.
 bool MaySplit(const KernelConfig& config);
 
+// Units of K in a tail of a config with tails, of `units` in all: split_k - 1 tails, and what each costs
+// beside its products, take as long as the rest of one tile; or one, where K is too short for that.
+int64_t TailUnits(const KernelConfig& config, const WeightFormat& format, int64_t units, int split_k);
+
 // Slices whose partial sums a thread asks for before it adds the first (device/epilogue.cuh); CTAs of 512
 // threads are alone on an SM, with registers to spare. And of how many fragments (device/fragments.cuh).
 int SlicesAtOnce(const KernelConfig& config);
 int FragmentsAtOnce(const KernelConfig& config);
 // Whether a kernel has code for slices in a cluster, which push their sums to the CTA that adds them
-// (device/epilogue.cuh): small tiles, whose sums take a trip between SMs rather than bandwidth. Sums of larger
-// ones, read there, won nothing in 52,000 timings on an H200 that the workspace does not come within 6 % of
-// (5376x4096, M 96), mostly nothing at all.
+// (device/epilogue.cuh): small tiles, whose sums take a trip between SMs rather than bandwidth. Sums of
+// larger ones, read there, won nothing in 52,000 timings on an H200 that the workspace does not come within 6
+// % of (5376x4096, M 96), mostly nothing at all.
 bool PushesSlices(const KernelConfig& config);
 // Bytes of shared memory that the epilogue needs.
 int64_t EpilogueSmemBytes(const KernelConfig& config);

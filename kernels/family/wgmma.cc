@@ -140,6 +140,7 @@ class Wgmma final : public KernelFamily {
         }
       }
       if (tokens >= kFewestForPasses) AddPasses(out, tokens, format);
+      AddTails(out, tokens, format);
     }
     return out;
   }
@@ -187,8 +188,10 @@ class Wgmma final : public KernelFamily {
             SymbolArgument("m", 32, Symbol::kM),
             ConstantArgument("n", problem.n),
             ConstantArgument("k", problem.k),
-            ConstantArgument("units_quotient", units / split_k),
-            ConstantArgument("units_remainder", units % split_k),
+            config.tails ? ConstantArgument("tail_units", TailUnits(config, format, units, split_k))
+                         : ConstantArgument("units_quotient", units / split_k),
+            config.tails ? ConstantArgument("tails_per_cta", split_k - 1)
+                         : ConstantArgument("units_remainder", units % split_k),
             PointerTo("y", PointerRole::kY, false, true),
             // Lines of it are discarded.
             PointerTo("workspace", PointerRole::kWorkspace, true, true, 128),
@@ -202,6 +205,7 @@ class Wgmma final : public KernelFamily {
 
  private:
   static constexpr int kFewestForPasses = 32;  // token tiles of a bucket
+  static constexpr int kFewestForTails = 16;   // of a CTA
   static constexpr int64_t kSmemPerSm = 228 << 10;
   static constexpr int64_t kSmemReserved = 1024 + 128;  // of each CTA: the system's, static, rounding
 
@@ -225,10 +229,27 @@ class Wgmma final : public KernelFamily {
     }
   }
 
+  // Large tiles: what they leave idle is worth most.
+  static void AddTails(std::vector<KernelConfig>& out, int tokens, const WeightFormat& format) {
+    for (const int tiles : TokenTiles(tokens)) {
+      if (tiles < kFewestForTails) continue;
+      for (const Geometry g : {Geometry{1, 1, 1}, {1, 2, 1}}) {
+        for (const int stages : {4, 3}) {
+          std::vector<KernelConfig> one;
+          Add(one, tiles, g, stages, 2, ScaleMode::kPre, 1, true);
+          if (one.empty() || SlotsAhead(one.front(), format) == 0) continue;
+          out.push_back(one.front());
+          break;
+        }
+      }
+    }
+  }
+
   static void Add(std::vector<KernelConfig>& out, int token_tiles, Geometry g, int stages, int blocks,
-                  ScaleMode scale, int passes = 1) {
+                  ScaleMode scale, int passes = 1, bool tails = false) {
     KernelConfig c;
     c.passes = passes;
+    c.tails = tails;
     c.family = Family::kWgmma;
     c.token_tiles = token_tiles;
     c.row_tiles = g.row_tiles;
@@ -255,15 +276,18 @@ class Wgmma final : public KernelFamily {
     return (bytes + 1023) / 1024 * 1024;
   }
 
-  // Full and empty of every stage; with several passes, one for the end of an epilogue.
+  // Whether a CTA may compute several tiles, one after the other.
+  static bool SeveralTiles(const KernelConfig& config) { return config.passes > 1 || config.tails; }
+
+  // Full and empty of every stage; with several tiles, one for the end of an epilogue.
   static int64_t BarrierBytes(const KernelConfig& config) {
-    return config.stages * 16 + (config.passes > 1 ? 8 : 0);
+    return config.stages * 16 + (SeveralTiles(config) ? 8 : 0);
   }
 
-  // Slots that are filled for the next pass while the sums of this one lie behind them: as many as shared
+  // Slots that are filled for the next tile while the sums of this one lie behind them: as many as shared
   // memory holds beside the sums without an SM's holding fewer CTAs.
   static int64_t SlotsAhead(const KernelConfig& config, const WeightFormat& format) {
-    if (config.passes == 1) return 0;
+    if (!SeveralTiles(config)) return 0;
     const int64_t slot = SlotBytes(config, format);
     const int64_t barriers = BarrierBytes(config);
     const int64_t ctas = kSmemPerSm / (config.stages * slot + barriers + kSmemReserved);

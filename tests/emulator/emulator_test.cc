@@ -283,6 +283,54 @@ INSTANTIATE_TEST_SUITE_P(All, Passes,
                                          PassesCase{"wgmma_t22_r1_w2x1_s4_b2_staged_pre_p2", 2}),
                          [](const auto& info) { return std::string(info.param.config); });
 
+// Tails: CTAs that do one, two and three of them, of tiles some of which N or M cuts off; slices that end
+// within the ring, or after more than one round; sums that the next tail's first copies lie behind, all or
+// some. Whoever of a tile's two CTAs comes last adds (the seed's order of CTAs).
+struct TailsCase {
+  const char* config;
+  int bits, group;
+  ZeroPoint zero_point;
+  int levels;
+};
+
+class Tails : public testing::TestWithParam<TailsCase> {};
+
+TEST_P(Tails, AreAddedByWhoComesLast) {
+  const TailsCase& c = GetParam();
+  const KernelConfig config = ParseConfig(c.config).value();
+  for (const bool plain : {true, false}) {  // packed sums, and rows of fp32
+    KernelSignature signature;
+    signature.format = {c.bits, c.group, c.levels == 2 ? ScalarType::kFp16 : ScalarType::kBf16, c.zero_point,
+                        c.levels};
+    if (!plain) {
+      signature.out = ScalarType::kFp32;
+      signature.epilogue = {true, Activation::kSilu, false, true};
+    }
+    const auto kernel = Compiled(RenderKernelSource(config, signature));
+    ASSERT_NE(kernel, nullptr);
+    const int64_t unit = UnitK(signature.format);
+    for (const auto& [units, split] : {std::pair(4, 3), std::pair(11, 4)}) {
+      if (config.tile_m() > 64 && plain != (split == 3)) continue;  // seconds each
+      const int64_t k = units * unit - (c.group == 0 ? 24 : unit - std::max(16, c.group));
+      const KernelCase data = MakeKernelCase({3 * config.tile_n() - 63, k}, signature, config.tile_m() + 3);
+      const Candidate candidate = {config, split, Reduction::kWorkspace};
+      ASSERT_TRUE(IsLegal(candidate, data.problem, BucketFor(config.tile_m()), Profile("h200")).ok());
+      for (const int64_t m : {int64_t{config.tile_m()} + 3, int64_t{config.tile_m()} - 5}) {
+        ExpectRight(*kernel, candidate, data, m, 2 * m + split);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Tails,
+    testing::Values(TailsCase{"wgmma_t2_r1_w1x1_s4_b2_staged_pre_tails", 4, 128, ZeroPoint::kNone, 1},
+                    TailsCase{"wgmma_t2_r1_w2x1_s3_b2_staged_pre_tails", 8, 64, ZeroPoint::kInteger, 1},
+                    TailsCase{"wgmma_t3_r2_w1x1_s3_b2_staged_pre_tails", 5, 128, ZeroPoint::kNone, 2},
+                    TailsCase{"wgmma_t2_r1_w1x1_s3_b2_staged_pre_tails", 6, 0, ZeroPoint::kFloat, 1},
+                    TailsCase{"wgmma_t16_r1_w2x1_s4_b2_staged_pre_tails", 4, 128, ZeroPoint::kNone, 1}),
+    [](const auto& info) { return absl::StrCat(info.param.config, "_int", info.param.bits); });
+
 // The judge of a tuning on the GPU, which shares no code with the kernels: its sums are fp64's, whatever the
 // format.
 TEST(SupportKernels, ReferenceGemmAgreesWithFp64) {
@@ -362,6 +410,7 @@ constexpr char kFull[] = "wgmma_t3_r1_w4x1_s3_b2_staged_pre";  // CTAs that fill
 constexpr char kGroups[] = "wgmma_t3_r1_w1x2_s4_b2_staged_pre";
 constexpr char kWgmma[] = "wgmma_t2_r1_w1x1_s3_b2_staged_pre";
 constexpr char kPasses[] = "wgmma_t2_r1_w1x2_s4_b2_staged_pre_p2";
+constexpr char kTails[] = "wgmma_t2_r1_w2x1_s4_b2_staged_pre_tails";
 
 const Mistake kMistakes[] = {
     {"CodesReadBeforeTheyArrive", kMma, "mma.cuh",
@@ -450,15 +499,20 @@ const Mistake kMistakes[] = {
      "for (int i = lane / 4 * stride;", "error ", Reduction::kWorkspace, 3},
     {"FragmentsOfBothGroups", kGroups, "fragments.cuh", "kept[i] = group_k ? odd : even;", "kept[i] = even;",
      "error ", Reduction::kWorkspace, 2},
-    {"NextPassOverTheSums", kPasses, "wgmma.cuh", "pass > 0) barrier_wait(summed, (pass - 1) & 1);",
-     "pass > 0) wait_for_kernel_before();", "with no barrier between"},
+    {"NextPassOverTheSums", kPasses, "wgmma.cuh", "tile > 0) barrier_wait(summed, (tile - 1) & 1);",
+     "tile > 0) wait_for_kernel_before();", "with no barrier between"},
     {"LanesStillReadTheSums", kPasses, "wgmma.cuh",
      "      __syncwarp();\n      if (lane == 0) barrier_arrive(summed);",
      "      if (lane == 0) barrier_arrive(summed);", "with no barrier between"},
     {"LastSlotOfAPassIsNotFreed", kPasses, "wgmma.cuh",
-     "    if (kPasses > 1 && first_stage < slice.stages && lane == 0) barrier_arrive(empty + previous * "
-     "8);\n",
+     "    if (kSeveral && first_stage < slice.stages && lane == 0) barrier_arrive(empty + previous * 8);\n",
      "", "waits for ever: mbarrier"},
+    {"TailsTicketIsNotReset", kTails, "fragments.cuh", "  if (threadIdx.x == 0) *ticket = 0;\n  enum",
+     "  enum", "left a ticket behind", Reduction::kWorkspace, 3},
+    {"TailIsAddedToItself", kTails, "fragments.cuh", "parts + (1 - self) * kTileBytes",
+     "parts + self * kTileBytes", "error ", Reduction::kWorkspace, 3},
+    {"EveryTailOfACtaIsOfTheSameTile", kTails, "wgmma.cuh", "      ++first_tile;\n", "", "error ",
+     Reduction::kWorkspace, 3},
 };
 
 void PrintTo(const Mistake& mistake, std::ostream* out) { *out << mistake.name; }

@@ -25,6 +25,7 @@ KernelConfig RandomConfig(std::mt19937& random) {
     config.family = Family::kWgmma;
     config.activations = ActivationPath::kStaged;
     config.passes = 1 + random() % 3;
+    config.tails = config.passes == 1 && random() % 2 == 0;
   }
   return config;
 }
@@ -38,6 +39,9 @@ TEST(KernelConfig, PrintsEveryField) {
   EXPECT_EQ(ConfigName(passes), "wgmma_t22_r1_w2x1_s4_b2_staged_pre");
   passes.passes = 2;
   EXPECT_EQ(ConfigName(passes), "wgmma_t22_r1_w2x1_s4_b2_staged_pre_p2");
+  passes.passes = 1;
+  passes.tails = true;
+  EXPECT_EQ(ConfigName(passes), "wgmma_t22_r1_w2x1_s4_b2_staged_pre_tails");
 }
 
 TEST(KernelConfig, DerivesTileAndThreads) {
@@ -81,6 +85,9 @@ TEST(KernelConfig, ParserRefusesWhatIsNotPrinted) {
                            "wgmma_t1_r2_w4x2_s4_b2_staged_pre_p2_p2",
                            "wgmma_t1_r2_w4x2_s4_b2_staged_p2_pre",
                            "mma_t1_r2_w4x2_s4_b2_slice_post_p2",
+                           "mma_t1_r2_w4x2_s4_b2_staged_pre_tails",
+                           "wgmma_t1_r2_w4x1_s4_b2_staged_pre_p2_tails",
+                           "wgmma_t1_r2_w4x1_s4_b2_staged_pre_tails_p2",
                            "mma_t1_r2_w4x2_s4_b2_staged_pre_p2",
                            "mma_t1_r2_w4x2_s4_b2_sliced_post",
                            "mma_t1_r2_w4x2_s4_b2_slice_post/k4/workspace"}) {

@@ -114,6 +114,29 @@ TEST(LaunchSpec, PassesMakeFewerAndLargerTilesOfM) {
   EXPECT_EQ(std::get<TensorMapArgument>(spec.arguments[0].kind).box_rows, 176);
 }
 
+// CTAs for tails follow those of the tiles; two partial sums and a ticket a tile, however many slices.
+TEST(LaunchSpec, TailsHaveCtasOfTheirOwn) {
+  const Problem p = MakeProblem(6656, 19968, 128);
+  const KernelConfig config = ParseConfig("wgmma_t16_r1_w2x1_s4_b2_staged_pre_tails").value();
+  const LaunchSpec spec = MakeLaunchSpec({config, 5, Reduction::kWorkspace}, p, 256);
+  EXPECT_EQ(spec.grid_n, 52 + 13);
+  EXPECT_EQ(spec.split_k, 1);
+  const Dim3 grid = spec.Grid(256);
+  EXPECT_EQ(grid.x * grid.y * grid.z, 130);
+  EXPECT_EQ(spec.WorkspaceBytes(256), 512 + int64_t{2} * 52 * 2 * 128 * 128 * 4);
+  const auto constant = [&](const char* name) {
+    for (const KernelArgument& argument : spec.arguments) {
+      if (argument.name == name) return std::get<int64_t>(std::get<IntegerArgument>(argument.kind).value);
+    }
+    return int64_t{-1};
+  };
+  // Of 156 units the other CTA does 128, and each of 13 x 2 four times 28.
+  EXPECT_EQ(constant("tail_units"), 28);
+  EXPECT_EQ(constant("tails_per_cta"), 4);
+  // The last CTA has fewer.
+  EXPECT_EQ(MakeLaunchSpec({config, 4, Reduction::kWorkspace}, p, 256).grid_n, 52 + 18);
+}
+
 // As device/wgmma.cuh lays them out: the ring, what a pass leaves to sum up behind its first slots, barriers
 // behind both; and no fewer CTAs on an SM for it.
 TEST(LaunchSpec, SharedMemoryHoldsTheSumsOfAPassBesideTheSlotsOfTheNext) {
@@ -121,11 +144,12 @@ TEST(LaunchSpec, SharedMemoryHoldsTheSumsOfAPassBesideTheSlotsOfTheNext) {
   const Problem p = MakeProblem(5376, 4096, 128);
   int several = 0;
   for (const KernelConfig& config : WholeConfigSpace(p.signature, h200)) {
-    if (config.passes == 1) continue;
+    if (config.passes == 1 && !config.tails) continue;
     ++several;
     SCOPED_TRACE(ConfigName(config));
     KernelConfig single = config;
     single.passes = 1;
+    single.tails = false;
     const std::string text = WgmmaFamily().GeneratedSource(config, p.signature);
     const size_t at = text.find("kSlotsAhead = ");
     ASSERT_NE(at, std::string::npos);

@@ -144,6 +144,26 @@ TEST(Legality, PassesNeedFamilyWgmmaAndAnUnsplitK) {
   EXPECT_THAT(IsLegal(c.candidate, c.problem, 1, c.device).message(), HasSubstr("family wgmma"));
 }
 
+TEST(Legality, TailsNeedThreeSlicesInTheWorkspaceAndOneKGroup) {
+  Case c = MakeCase();
+  c.candidate = {ParseConfig("wgmma_t16_r1_w2x1_s4_b2_staged_pre_tails").value(), 3, Reduction::kWorkspace};
+  EXPECT_TRUE(IsLegal(c.candidate, c.problem, 256, c.device).ok());
+  EXPECT_TRUE(IsLegal(c.candidate, c.problem, 1, c.device).ok());
+  for (const auto& [split, reduction] : {std::pair(1, Reduction::kNone), std::pair(2, Reduction::kWorkspace),
+                                         std::pair(3, Reduction::kCluster)}) {
+    EXPECT_THAT(IsLegal({c.candidate.config, split, reduction}, c.problem, 256, c.device).message(),
+                HasSubstr("tails need split_k"));
+  }
+  for (const auto& [field, value] :
+       {std::pair(&KernelConfig::warps_k, 2), std::pair(&KernelConfig::passes, 2)}) {
+    Candidate other = c.candidate;
+    other.config.*field = value;
+    EXPECT_FALSE(IsLegal(other, c.problem, 256, c.device).ok());
+  }
+  c.problem.k = 256;  // two units
+  EXPECT_THAT(IsLegal(c.candidate, c.problem, 256, c.device).message(), HasSubstr("empty slices"));
+}
+
 TEST(Legality, RejectsADeviceBeforeAmpere) {
   Case c = MakeCase();
   c.device.compute_major = 7;

@@ -97,6 +97,25 @@ TEST(SearchSpace, OffersPassesWhereTilesAreMoreThanAWave) {
   EXPECT_LT(several * 20, static_cast<int>(whole.size()));
 }
 
+TEST(SearchSpace, OffersTailsWhereSomeSmsWouldIdle) {
+  const DeviceProfile device = FindDeviceProfile("h200").value();
+  const auto with_tails = [&](const Problem& p, int bucket) {
+    std::set<std::string> names;
+    for (const Candidate& c : LegalCandidates(p, bucket, device)) {
+      if (c.config.tails) names.insert(CandidateName(c));
+    }
+    return names;
+  };
+  // 52 x 2 tiles of 128 x 128 leave 28 of 132 SMs idle.
+  EXPECT_EQ(with_tails(MakeProblem(6656, 19968), 256)
+                .count("wgmma_t16_r1_w2x1_s4_b2_staged_pre_tails/k5/workspace"),
+            1u);
+  EXPECT_TRUE(with_tails(MakeProblem(6656, 4096), 256).empty());   // K too short
+  EXPECT_TRUE(with_tails(MakeProblem(8448, 19968), 256).empty());  // 132 tiles
+  EXPECT_TRUE(with_tails(MakeProblem(4096, 19968), 256).empty());  // 64 tiles
+  EXPECT_TRUE(with_tails(MakeProblem(6656, 19968), 64).empty());   // small tiles
+}
+
 TEST(SearchSpace, ConfigsDoNotDependOnTheShape) {
   const DeviceProfile device = FindDeviceProfile("h200").value();
   const KernelSignature signature = MakeProblem(1, 128).signature;
