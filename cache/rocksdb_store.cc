@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -74,6 +75,23 @@ absl::Status FindDamage(const std::string& directory) {
   }
   if (has_current || !has_data) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("store ", directory, ": its file CURRENT is missing"));
+}
+
+// Options files that a process was killed over as it wrote them: RocksDB 7.8 removes what it finds of its
+// other temporary files, and never these (PurgeObsoleteFiles). The store's directory is held, so nobody
+// writes one.
+void RemoveUnfinishedOptions(const std::string& directory) {
+  std::error_code error;
+  std::vector<std::filesystem::path> unfinished;
+  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end;
+       it.increment(error)) {
+    const std::filesystem::path& path = it->path();
+    if (absl::StartsWith(path.filename().string(), "OPTIONS-") && path.extension() == ".dbtmp") {
+      unfinished.push_back(path);
+    }
+  }
+  // What cannot be removed is tried again by the next opening.
+  for (const std::filesystem::path& path : unfinished) std::filesystem::remove(path, error);
 }
 
 // A key to go on from when the block that holds `key` cannot be read: the next value of the two bytes that
@@ -137,6 +155,7 @@ absl::StatusOr<std::unique_ptr<RocksDbStore>> RocksDbStore::OpenReadOnly(absl::s
 // Falls back to reading only when the disk is full.
 absl::Status RocksDbStore::OpenForWriting() {
   database_.reset();
+  RemoveUnfinishedOptions(directory_);
   const rocksdb::Status status = RocksDbDatabase::Open(directory_, RocksDbDatabase::Mode::kReadWrite,
                                                        options_.env, options_.limit_bytes, database_);
   if (IsDiskFull(status) && RocksDbDatabase::Open(directory_, RocksDbDatabase::Mode::kReadOnly, options_.env,

@@ -389,6 +389,18 @@ TEST(RocksDbStoreCrash, SoakLosesNothingAcknowledgedAndLeavesNothingTemporary) {
   ExpectNothingTemporary(temporary.store());
 }
 
+// RocksDB keeps such a file for ever: some 4 KB for each kill at the wrong moment.
+TEST(RocksDbStoreCrash, OptionsFileOfAKilledOpeningIsRemovedByTheNext) {
+  TemporaryDirectory temporary;
+  ASSERT_TRUE(RocksDbStore::Open(temporary.store()).ok());
+  const fs::path unfinished = fs::path(temporary.store()) / "OPTIONS-000099.dbtmp";
+  std::ofstream(unfinished) << "[Version]";
+  ASSERT_TRUE(fs::exists(unfinished));
+  const auto store = RocksDbStore::Open(temporary.store());
+  ASSERT_TRUE(store.ok()) << store.status();
+  ExpectNothingTemporary(temporary.store());
+}
+
 // A crash in the middle of writing the log leaves its beginning; many lengths of it are tried.
 TEST(RocksDbStoreCrash, TornWriteIsDroppedWhole) {
   TemporaryDirectory temporary;
