@@ -49,10 +49,12 @@ struct KernelConfig {
   // Threads that compute, and so run the epilogue.
   int epilogue_threads() const { return (family == Family::kWgmma ? 128 : 32) * warps_n * warps_k; }
   // Family wgmma: and the two producer warps, a whole warpgroup where registers are moved from it to several
-  // consumers.
+  // consumer warpgroups.
   int threads() const {
     if (family == Family::kMma) return epilogue_threads();
-    const bool moves_registers = warps_n * warps_k > 1 && row_tiles * tile_m() / 2 >= 96;
+    const int accumulators = row_tiles * tile_m() / 2;
+    const int warpgroups = warps_n * warps_k;
+    const bool moves_registers = warpgroups > 1 && accumulators >= (warpgroups == 4 ? 33 : 96);
     return epilogue_threads() + (moves_registers ? 128 : 64);
   }
 

@@ -135,8 +135,11 @@ enum : int { kRedOffset = config::kSlotsAhead * kSlotBytes };
 enum : int { kBarrierOffset = max_of(kRingBytes, kRedOffset + config::kEpilogueBytes) };
 // Large tiles take registers from the producer's warpgroup, two of whose warps do nothing.
 enum : bool { kMoveRegisters = kThreads - kConsumers == 128 };
-enum : int { kProducerRegisters = kConsumers == 256 ? 24 : 32 };
-enum : int { kConsumerRegisters = kConsumers == 256 ? 240 : 160 };
+enum : int { kProducerRegisters = kConsumers == 384 ? 32 : 24 };
+enum : int { kConsumerRegisters = kConsumers == 256 ? 240 : kConsumers == 384 ? 160 : 112 };
+// A CTA has what it was launched with: who asks for more than others have given back waits for ever.
+enum : int { kLaunchRegisters = 65536 / kThreads / 8 * 8 };
+static_assert(!kMoveRegisters || (kConsumerRegisters - kLaunchRegisters) * kConsumers <= (kLaunchRegisters - kProducerRegisters) * 128, "");
 
 QG_DEVICE void barrier_init(u32 barrier, u32 count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");

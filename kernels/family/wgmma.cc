@@ -20,11 +20,13 @@ struct Geometry {
 // CTA's size.
 bool FitsRegisters(const KernelConfig& c) {
   const int consumers = c.epilogue_threads();
+  const bool moved = c.threads() - consumers == 128;
   int cap = std::min(255, 65536 / ((c.threads() + 127) / 128 * 128) / 8 * 8);  // allocated for warpgroups
-  if (c.threads() - consumers == 128) cap = consumers == 256 ? 240 : 160;  // setmaxnreg in the device source
+  if (moved) cap = consumers == 256 ? 240 : 160;  // setmaxnreg in the device source
   const int accumulators = c.row_tiles * c.tile_m() / 2 * (c.scale == ScaleMode::kPost ? 2 : 1);
-  // Of four consumer warpgroups, whose registers are not moved, NVRTC 13.0 spills no such config.
-  if (consumers == 512) return accumulators <= 32;
+  // Of four consumer warpgroups NVRTC 13.0 spills no such config, nor serialises its wgmma, with 96 registers
+  // or, moved, 112.
+  if (consumers == 512) return accumulators <= (moved ? 52 : 32);
   return consumers <= 384 && accumulators + 32 + 40 <= cap;
 }
 
@@ -138,6 +140,14 @@ class Wgmma final : public KernelFamily {
         for (const Geometry g : {Geometry{1, 1, 1}, {1, 2, 1}, {1, 3, 1}, {2, 1, 1}, {2, 2, 1}}) {
           for (const int stages : {3, 4, 6}) Add(out, tiles, g, stages, 2, ScaleMode::kPre);
         }
+        // A batch of so few tokens takes the tensor cores less time than a warpgroup the next dequantization:
+        // two K groups take turns. They need three stages each.
+        if (tiles <= 16) {
+          for (const int stages : {6, 8}) Add(out, tiles, {1, 1, 2}, stages, 2, ScaleMode::kPre);
+        }
+        // As above, four warpgroups: as many tokens as their registers allow.
+        Add(out, tiles, {1, 2, 2}, 6, 2, ScaleMode::kPre);
+        Add(out, tiles, {1, 4, 1}, 4, 2, ScaleMode::kPre);
       }
       if (tokens >= kFewestForPasses) AddPasses(out, tokens, format);
       AddTails(out, tokens, format);

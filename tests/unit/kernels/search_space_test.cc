@@ -1,6 +1,7 @@
 #include "kernels/search_space.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "gtest/gtest.h"
@@ -95,6 +96,19 @@ TEST(SearchSpace, OffersPassesWhereTilesAreMoreThanAWave) {
   for (const KernelConfig& config : whole) several += config.passes > 1 ? 1 : 0;
   EXPECT_GT(several, 0);
   EXPECT_LT(several * 20, static_cast<int>(whole.size()));
+}
+
+// As many tokens as registers allow: device/wgmma.cuh moves some of the producers' to them.
+TEST(SearchSpace, OffersFourWarpgroupsUpTo104Tokens) {
+  const DeviceProfile device = FindDeviceProfile("h200").value();
+  std::map<int, int> threads;  // by token tiles
+  for (const KernelConfig& config : WholeConfigSpace(MakeProblem(1, 128).signature, device)) {
+    if (config.family == Family::kWgmma && config.epilogue_threads() == 512)
+      threads[config.token_tiles] = config.threads();
+  }
+  ASSERT_FALSE(threads.empty());
+  EXPECT_EQ(threads.rbegin()->first, 12);
+  for (const auto& [tiles, count] : threads) EXPECT_EQ(count, tiles > 8 ? 640 : 576) << tiles;
 }
 
 TEST(SearchSpace, OffersTailsWhereSomeSmsWouldIdle) {

@@ -95,8 +95,9 @@ TEST_F(NvrtcTest, NoWgmmaIsSerialisedAndNothingSpills) {
        {"wgmma_t2_r1_w1x2_s4_b4_staged_post", "wgmma_t8_r1_w4x1_s6_b2_staged_pre",
         "wgmma_t8_r1_w2x2_s8_b2_staged_pre", "wgmma_t12_r1_w3x1_s3_b2_staged_pre",
         "wgmma_t16_r1_w1x1_s3_b2_staged_pre", "wgmma_t17_r2_w2x1_s3_b2_staged_pre",
-        "wgmma_t22_r1_w2x1_s4_b2_staged_pre_p2", "wgmma_t16_r1_w2x1_s4_b2_staged_pre_tails",
-        "wgmma_t32_r1_w1x1_s3_b2_staged_pre_tails"}) {
+        "wgmma_t22_r1_w2x1_s4_b2_staged_pre_p2", "wgmma_t13_r1_w2x2_s6_b2_staged_pre",
+        "wgmma_t13_r1_w4x1_s4_b2_staged_pre", "wgmma_t16_r1_w1x2_s6_b2_staged_pre",
+        "wgmma_t16_r1_w2x1_s4_b2_staged_pre_tails", "wgmma_t32_r1_w1x1_s3_b2_staged_pre_tails"}) {
     KernelSignature plain, biased, offsets;
     biased.epilogue.bias = true;
     offsets.format.zero_point = ZeroPoint::kInteger;
