@@ -12,6 +12,8 @@
 //                     Partial sums that were added are dropped from the L2 cache, which else writes them to memory later.
 //   packed            where sums want nothing but a bias and their cast to 16 bits (kPacked), they are cast in registers and turned round by
 //                     stmatrix: rows of 16-bit results in shared memory, and 16 bytes a store. The rest is in fp32 until it is stored.
+//   tails             (wgmma.cuh) two CTAs a tile: all fragments of the first to the workspace, from which the second adds them to its
+//                     accumulators, and goes on as with one slice
 //   partials          [fragment u][warp of the K group][lane][4], u = token fragment * kRowTiles + row tile
 //
 // Shared memory: staged fragments [u][warp of the K group], in the tile's order | corners [warp][kAtOnce][8][20] fp32 | pushed fragments

@@ -75,6 +75,14 @@
 // copies of the activations, 0.5 to 1.5 less. Two along N and two along K need half as many slices: M = 64 on 5376x21504 31.1 to 30.0, on
 // 8448x6656 no gain. Three along N and 128 tokens, registers moved, four slices in a cluster: no gain (5376x4096 15.5, two along N 15.0).
 //
+// Two K groups and 64 rows, for up to 128 tokens: a batch takes the tensor cores 2 clocks a token, and one warpgroup some 300 to dequantize the
+// next. One slice, 128 tokens: 1024x6656, M 1024 24.2 to 21.7, 6656x4096, M 128 16.4 to 14.9; with four stages instead of six, two for each
+// group, 29.5 and 19.6. Four warpgroups of 96 tokens: 5376x21504 37.0 to 35.2 (two along N and K), 6656x19968 43.4 to 41.0 (four along N).
+// They get 112 registers: 120, for 120 tokens, are more than the producers' warpgroup can give back.
+//
+// Tails: a fifth of K for four tails a CTA is too much, since each costs some 2 us beside its products (TailUnits): 6656x19968, M 256, tiles of
+// 128 x 128, 95.2 us, with 28 units of 156 90.1, with 23 93.6; tails that nobody waits for, who writes them nor who adds them, 89.9.
+//
 // Sources: PTX ISA, asynchronous warpgroup MMA, matrix descriptors and cp.async.bulk.tensor; swapped operands as in Machete.
 
 struct alignas(64) TensorMap {  // CUtensorMap
