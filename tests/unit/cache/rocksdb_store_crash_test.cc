@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "cache/pack.h"
@@ -34,8 +35,8 @@ void ExpectNothingTemporary(const std::string& directory) {
     const std::string name = entry.path().filename().string();
     const std::string extension = entry.path().extension().string();
     const bool known = name == "CURRENT" || name == "IDENTITY" || name == "LOCK" ||
-                       name.rfind("MANIFEST-", 0) == 0 ||
-                       (name.rfind("OPTIONS-", 0) == 0 && extension != ".dbtmp") || extension == ".log" ||
+                       absl::StartsWith(name, "MANIFEST-") ||
+                       (absl::StartsWith(name, "OPTIONS-") && extension != ".dbtmp") || extension == ".log" ||
                        extension == ".sst" || extension == ".blob";
     EXPECT_TRUE(known) << name;
   }
@@ -81,8 +82,9 @@ TEST(RocksDbStoreCrash, EverythingAcknowledgedIsThereAfterKill9) {
     }
     child.Kill();
     // What it said before it died was acknowledged too.
-    for (std::string line = child.ReadLine(); !line.empty(); line = child.ReadLine())
+    for (std::string line = child.ReadLine(); !line.empty(); line = child.ReadLine()) {
       acknowledged.insert(line);
+    }
   }
 
   const auto store = RocksDbStore::Open(temporary.store());

@@ -103,8 +103,8 @@ TEST(SearchSpace, OffersFourWarpgroupsUpTo104Tokens) {
   const DeviceProfile device = FindDeviceProfile("h200").value();
   std::map<int, int> threads;  // by token tiles
   for (const KernelConfig& config : WholeConfigSpace(MakeProblem(1, 128).signature, device)) {
-    if (config.family == Family::kWgmma && config.epilogue_threads() == 512)
-      threads[config.token_tiles] = config.threads();
+    if (config.family != Family::kWgmma || config.epilogue_threads() != 512) continue;
+    threads[config.token_tiles] = config.threads();
   }
   ASSERT_FALSE(threads.empty());
   EXPECT_EQ(threads.rbegin()->first, 12);
