@@ -256,10 +256,12 @@ QG_DEVICE int tiles_along_n(int n) { return (n + config::kTileN - 1) / config::k
 // All CTAs of the grid at once, one on an SM.
 QG_DEVICE bool all_resident(int slices) { return static_cast<i64>(gridDim.x) * gridDim.y * slices <= sm_count(); }
 
-// What this CTA's tile has in the workspace: its ticket, and the partial sums of slice 0, `tile_bytes` before those of the next.
-QG_DEVICE void find_in_workspace(const Output& out, int slices, int tile_bytes, int place, u32*& ticket, const u8*& partials) {
-  const i64 tile = static_cast<i64>(blockIdx.x) * gridDim.y + blockIdx.y;
-  const i64 ticket_bytes = (static_cast<i64>(gridDim.x) * gridDim.y * 4 + 255) & ~255ll;
+// What a tile has in the workspace, `column` of `columns` along N: its ticket, and the partial sums of slice 0, `tile_bytes` before those of
+// the next.
+QG_DEVICE void find_in_workspace(const Output& out, int slices, int tile_bytes, int place, u32*& ticket, const u8*& partials,
+                                 unsigned column = blockIdx.y, unsigned columns = gridDim.y) {
+  const i64 tile = static_cast<i64>(blockIdx.x) * columns + column;
+  const i64 ticket_bytes = (static_cast<i64>(gridDim.x) * columns * 4 + 255) & ~255ll;
   ticket = static_cast<u32*>(out.workspace) + tile;
   partials = static_cast<const u8*>(out.workspace) + ticket_bytes + tile * slices * tile_bytes + place;
 }

@@ -449,10 +449,9 @@ template <int kCount>
 QG_DEVICE bool add_other_part(float (&acc)[config::kRowTiles][kCount], const Output& out, int first_col) {
   static_assert(config::kWarpsK == 1 || !config::kTails, "");
   const int lane = threadIdx.x & 31, along_n = tiles_along_n(out.n);
-  const i64 tiles = static_cast<i64>(gridDim.x) * along_n, tile = static_cast<i64>(blockIdx.x) * along_n + first_col / config::kTileN;
-  u32* const ticket = static_cast<u32*>(out.workspace) + tile;
-  u8* const parts =  // of this warp: the sums up to the tail, and kTileBytes further the tail's
-      static_cast<u8*>(out.workspace) + ((tiles * 4 + 255) & ~255ll) + tile * (2 * kTileBytes) + warp_index() * kFragmentBytes;
+  u32* ticket;
+  const u8* parts;  // of this warp: the sums up to the tail, and kTileBytes further the tail's
+  find_in_workspace(out, 2, kTileBytes, warp_index() * kFragmentBytes, ticket, parts, first_col / config::kTileN, along_n);
   const int self = blockIdx.y >= along_n ? 1 : 0;
   __shared__ u32 came[2];  // before this one: when it looked first, and when its sums were in the workspace
   u32 before = 0;
@@ -464,7 +463,8 @@ QG_DEVICE bool add_other_part(float (&acc)[config::kRowTiles][kCount], const Out
   if (before == 0) {
 #pragma unroll
     for (int u = 0; u < kFragments; ++u) {
-      store_cg(reinterpret_cast<Float4*>(parts + self * kTileBytes + u * kStepBytes + lane * 16), fragment(acc, u, false));
+      u8* const part = const_cast<u8*>(parts) + self * kTileBytes + u * kStepBytes + lane * 16;
+      store_cg(reinterpret_cast<Float4*>(part), fragment(acc, u, false));
     }
     barrier();
     if (threadIdx.x == 0) came[1] = ticket_add(ticket, 1);
@@ -473,7 +473,7 @@ QG_DEVICE bool add_other_part(float (&acc)[config::kRowTiles][kCount], const Out
   }
   if (before == 0) return false;
   if (threadIdx.x == 0) *ticket = 0;
-  enum : int { kLoads = 8 };  // under way at once
+  enum : int { kLoads = 8 };  // under way at once; without load_slice's predicate, for which their registers would live through the main loop
 #pragma unroll
   for (int first = 0; first < kFragments; first += kLoads) {
     Float4 part[kLoads];
@@ -494,7 +494,7 @@ QG_DEVICE bool add_other_part(float (&acc)[config::kRowTiles][kCount], const Out
   __syncwarp();
 #pragma unroll 1
   for (int u = lane / 4; u < kFragments; u += 8) {
-    u8* const line = parts + u * kStepBytes + lane % 4 * 128;
+    const u8* const line = parts + u * kStepBytes + lane % 4 * 128;
     discard(line);
     discard(line + kTileBytes);
   }

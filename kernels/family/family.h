@@ -96,8 +96,8 @@ int SlicesAtOnce(const KernelConfig& config);
 int FragmentsAtOnce(const KernelConfig& config);
 // Whether a kernel has code for slices in a cluster, which push their sums to the CTA that adds them
 // (device/epilogue.cuh): small tiles, whose sums take a trip between SMs rather than bandwidth. Sums of
-// larger ones, read there, won nothing in 52,000 timings on an H200 that the workspace does not come within 6
-// % of (5376x4096, M 96), mostly nothing at all.
+// larger ones, read there, won nothing in 52,000 timings on an H200 beyond 6 % of what the workspace takes
+// (5376x4096, M 96), mostly nothing at all.
 bool PushesSlices(const KernelConfig& config);
 // Bytes of shared memory that the epilogue needs.
 int64_t EpilogueSmemBytes(const KernelConfig& config);

@@ -227,13 +227,7 @@ class Wgmma final : public KernelFamily {
       for (const int passes : {2, 3}) {
         if (parts % passes != 0) continue;
         for (const Geometry g : {Geometry{1, 2, 1}, {1, 3, 1}, {2, 1, 1}, {2, 2, 1}}) {
-          for (const int stages : {4, 3}) {
-            std::vector<KernelConfig> one;
-            Add(one, tiles, g, stages, 2, ScaleMode::kPre, passes);
-            if (one.empty() || SlotsAhead(one.front(), format) == 0) continue;
-            out.push_back(one.front());
-            break;
-          }
+          AddSeveralTiles(out, tiles, g, format, passes, false);
         }
       }
     }
@@ -243,15 +237,19 @@ class Wgmma final : public KernelFamily {
   static void AddTails(std::vector<KernelConfig>& out, int tokens, const WeightFormat& format) {
     for (const int tiles : TokenTiles(tokens)) {
       if (tiles < kFewestForTails) continue;
-      for (const Geometry g : {Geometry{1, 1, 1}, {1, 2, 1}}) {
-        for (const int stages : {4, 3}) {
-          std::vector<KernelConfig> one;
-          Add(one, tiles, g, stages, 2, ScaleMode::kPre, 1, true);
-          if (one.empty() || SlotsAhead(one.front(), format) == 0) continue;
-          out.push_back(one.front());
-          break;
-        }
-      }
+      for (const Geometry g : {Geometry{1, 1, 1}, {1, 2, 1}}) AddSeveralTiles(out, tiles, g, format, 1, true);
+    }
+  }
+
+  // With the deepest ring that leaves a slot to be filled during an epilogue, if any does.
+  static void AddSeveralTiles(std::vector<KernelConfig>& out, int token_tiles, Geometry g,
+                              const WeightFormat& format, int passes, bool tails) {
+    for (const int stages : {4, 3}) {
+      std::vector<KernelConfig> one;
+      Add(one, token_tiles, g, stages, 2, ScaleMode::kPre, passes, tails);
+      if (one.empty() || SlotsAhead(one.front(), format) == 0) continue;
+      out.push_back(one.front());
+      return;
     }
   }
 

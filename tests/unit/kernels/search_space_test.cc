@@ -99,7 +99,7 @@ TEST(SearchSpace, OffersPassesWhereTilesAreMoreThanAWave) {
 }
 
 // As many tokens as registers allow: device/wgmma.cuh moves some of the producers' to them.
-TEST(SearchSpace, OffersFourWarpgroupsUpTo104Tokens) {
+TEST(SearchSpace, OffersFourWarpgroupsBeyond64Tokens) {
   const DeviceProfile device = FindDeviceProfile("h200").value();
   std::map<int, int> threads;  // by token tiles
   for (const KernelConfig& config : WholeConfigSpace(MakeProblem(1, 128).signature, device)) {
